@@ -28,7 +28,7 @@ KEEP_TORCH = $(BIN)/python -c 'from importlib.metadata import version; print("to
 
 .DEFAULT_GOAL := help
 .NOTPARALLEL:
-.PHONY: demo models test check bench bench-hosts faults format clean help test-gpu bench-gpu gpu docs dist
+.PHONY: demo models test check bench bench-hosts format clean help test-gpu bench-gpu gpu docs dist
 
 demo: $(VENV)/.roundelay-demo ## synthesise a corpus, train two learners, one slowed, with and without waiting; write the page
 	$(BIN)/roundelay demo
@@ -68,20 +68,16 @@ bench: $(VENV)/.roundelay-bench ## what talking costs, with torch DDP beside it;
 DEVICE ?= cuda
 
 test-gpu: $(VENV)/.roundelay-dev ## the tests that need a GPU (VENV=path: an environment whose torch sees it)
-	ROUNDELAY_TEST_DEVICE=$(DEVICE) $(BIN)/python -m pytest -m gpu --durations=5 $(ARGS)
+	ROUNDELAY_TEST_DEVICE=$(DEVICE) $(BIN)/python -m pytest -m gpu --timeout 330 --durations=5 $(ARGS)
 
 bench-gpu: $(VENV)/.roundelay-bench ## what training through Roundelay costs on a GPU, into gpu-results/
-	$(BIN)/python benchmarks/gpu_all.py --device $(DEVICE) --only about rows speed share profile data $(ARGS)
+	$(BIN)/python benchmarks/gpu_all.py --device $(DEVICE) --only rows speed share profile data $(ARGS)
 
 gpu: $(VENV)/.roundelay-dev ## tests, speeds, profiles, trainings on a GPU, step by step, into gpu-results/; goes on
 	$(BIN)/python benchmarks/gpu_all.py --device $(DEVICE) $(ARGS)
 
 bench-hosts: $(VENV)/.roundelay-bench ## what a slow network costs: two hosts made of network namespaces
 	$(BIN)/python benchmarks/two_hosts.py $(ARGS)
-	$(BIN)/python benchmarks/two_hosts.py --straggler $(ARGS)
-
-faults: $(VENV)/.roundelay-dev ## twenty random schedules of faults on hosts made of network namespaces
-	$(BIN)/python benchmarks/faults.py $(ARGS)
 
 docs: $(VENV)/.roundelay-docs ## the pages as a site, in site/; a warning is an error, and so is what axe finds in a browser
 	RUN_NOTEBOOKS=true NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build --strict

@@ -13,7 +13,7 @@ and all JSON that lies in the run's directory is JSON, line by line, without NaN
 the same number of frames, the results are finite, checkpoints are whole, and no half-written file is left. The first
 thing that is not so ends the program with status 1.
 
-Columns: what happened, in order, with the exit status of each call; epochs; learners lost as recorded; held-out loss.
+Columns: events in order, with the exit status of each call; epochs; learners lost as recorded; held-out loss.
 """
 
 import argparse
@@ -39,6 +39,7 @@ from roundelay.core.files import read_json
 from roundelay.core.records import LearnerLost, Results, Segment, of_kind, read_events
 from roundelay.core.streams import stream
 from support.beeps import prepare_beeps
+from support.processes import stat
 
 STRATEGIES = ("adpsgd", "ssgd", "easgd", "bsp", "asgd", "hadpsgd")
 FAULTS = (
@@ -72,20 +73,6 @@ def processes(mark: str) -> list[int]:
     return sorted(found)
 
 
-def command(process: int) -> str:
-    """Command line it was started with; empty if it is gone."""
-    with suppress(OSError):
-        return Path(f"/proc/{process}/cmdline").read_bytes().replace(b"\0", b" ").decode(errors="replace")[:100]
-    return ""
-
-
-def parent(process: int) -> int:
-    """0 if it is gone."""
-    with suppress(OSError):
-        return int(Path(f"/proc/{process}/stat").read_text().rpartition(")")[2].split()[1])
-    return 0
-
-
 @dataclass
 class Chaos:
     """One run, in `folder`, which holds a recipe."""
@@ -109,7 +96,7 @@ class Chaos:
         sys.exit(f"seed {self.seed}, {self.strategy}: {why}\n{'; '.join(self.happened)}\n{self.said[-6000:]}")
 
     def call(self, fault: str) -> int:
-        """Give the command; its exit status."""
+        """Give the command; return its exit status."""
         mark = f"{os.getpid()}-{self.seed}-{len(self.happened)}"
         slow = [f"--straggler={rank}:+0.01" for rank in range(self.learners)]
         words = ["train", "recipe.yaml", "--exp", str(self.exp), "--strategy", self.strategy, *slow, *self.options]
@@ -154,7 +141,7 @@ class Chaos:
             return
         stop = float(self.drawn.uniform(0.2, 3))
         if fault.endswith("a learner"):
-            learners = [pid for pid in processes(mark) if parent(pid) != process.pid and pid != process.pid]
+            learners = [pid for pid in processes(mark) if stat(pid)[1] != process.pid and pid != process.pid]
             if learners:
                 victim = learners[int(self.drawn.integers(len(learners)))]
                 self._signal(victim, signal.SIGKILL if fault.startswith("kill") else signal.SIGSTOP)
@@ -192,7 +179,7 @@ class Chaos:
                         self.fail(f"{path}:{place}: {error}: {line[:200]!r}")
 
     def run(self) -> str:
-        """To the end; a line of the table."""
+        """Run to the end; return a line of the table."""
         faults = [str(name) for name in self.drawn.choice(FAULTS, int(self.drawn.integers(2, MOST_FAULTS + 1)))]
         for number in range(MOST_CALLS):
             fault = faults[number] if number < len(faults) else ""

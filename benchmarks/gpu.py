@@ -3,6 +3,7 @@
     python benchmarks/gpu.py                                  # the deep BLSTM through train and attach
     python benchmarks/gpu.py --workload dnn --modes train attach
     python benchmarks/gpu.py --learners 2 --modes adpsgd ssgd delay-by-one ddp     # learners that share the GPU
+    python benchmarks/gpu.py --learners 2 --attach            # the same of attached loops; --hosts 2: one on each
     python benchmarks/gpu.py --device cpu --workload toy-dnn --steps 3 --rounds 1  # does it run? no figures
 
 The deep bidirectional LSTM (6 layers of 1,024 cells, 512 a direction, bottleneck 256, 32,000 tied states; 43 million
@@ -10,8 +11,11 @@ parameters) with 256 subsequences of 21 frames a learner and step, or a DNN of 1
 0.9. Modes:
 
     train       steps a second through Roundelay over those of forward, backward and step of the same module alone
-    attach      the same of the bare loop in which `optimizer.step()` is a session's, for one learner
+    attach      the same of the bare loop in which `optimizer.step()` is a session's, for one learner; both loops in one
+                process, some steps of each in turn, for two runs of one loop differ more than the two do
     a strategy  steps a second of N learners that share the GPU, over N such learners that never talk
+                (`--attach`: of N attached loops over N plain ones; with `--hosts`, spread over so many hosts of the
+                loopback, so that links cost next to nothing)
     ddp         torch's DistributedDataParallel with N processes on the GPU, by NCCL if it takes two ranks on one GPU,
                 else by gloo, over the same
 
@@ -21,6 +25,8 @@ Modes take turns round by round; medians and ranges of the rounds' ratios, and s
 import argparse
 import json
 import os
+import secrets
+import socket
 import statistics
 import subprocess
 import sys
@@ -53,8 +59,10 @@ from roundelay.runtime.procs.driver import ProcsRuntime
 from roundelay.strategies import make_strategy, parse_strategy
 from roundelay.strategies.base import Strategy
 
-WARM_UP, RIVAL_SECONDS = 5, 120
-BARE, SILENT = "bare loop", "never talking"
+WARM_UP, RIVAL_SECONDS, LOOK_SECONDS = 5, 120, 0.005
+CLOSE, TURNS = 45, 8
+"""Steps in which a session looks at all that a loop does, and turns that two loops take."""
+BARE, SILENT, PLAIN = "bare loop", "never talking", "plain loops"
 ASKED = 0.95
 
 
@@ -81,38 +89,134 @@ def trained(strategy: Strategy, learners: int, what: Measured) -> float:
     return sum((len(times) - 1) / float(times[-1] - times[0]) for times in begun if len(times) > 1)
 
 
-def looped(what: Measured, attached: bool = False) -> float:
+def looped(what: Measured) -> float:
     """Steps a second of a plain loop: forward, backward, step."""
-    where, workload = torch.device(what.device), WORKLOADS[what.workload]
-    network = workload.network().to(where)
+    where = torch.device(what.device)
+    return _steps_a_second(*plain_loop(what.workload, where), where, what.steps)
+
+
+def attached(what: Measured) -> tuple[float, float]:
+    """Steps a second of an attached loop, and of a plain one that takes turns with it."""
+    where = torch.device(what.device)
+    plain, loop = plain_loop(what.workload, where), plain_loop(what.workload, where)
+    session, steps = attach(*loop[:2], "adpsgd"), max(1, what.steps // TURNS)
+    turns: list[list[float]] = [[], []]
+    for turn in range(TURNS):
+        for found, one in zip(turns, (loop, plain), strict=True):
+            found.append(_steps_a_second(*one, where, steps, WARM_UP if turn else CLOSE))
+    session.close()
+    mine, theirs = (statistics.median(found) for found in turns)
+    return mine, theirs
+
+
+Loop = tuple[nn.Module, torch.optim.Optimizer, Repeated]
+"""A network, its optimizer, and a minibatch."""
+
+
+def plain_loop(workload: str, where: torch.device) -> Loop:
+    """Return a workload as a plain loop has it."""
+    network = WORKLOADS[workload].network().to(where)
     optimizer = torch.optim.SGD(network.parameters(), lr=RATE, momentum=MOMENTUM, fused=where.type == "cuda")
-    batch = Repeated(workload, where)
-    session = attach(network, optimizer, "adpsgd") if attached else None
-    found = _steps_a_second(network, optimizer, batch, where, what.steps)
-    if session is not None:
-        session.close()
-    return found
+    return network, optimizer, Repeated(WORKLOADS[workload], where)
 
 
 def _steps_a_second(
-    network: nn.Module, optimizer: torch.optim.Optimizer, batch: Repeated, where: torch.device, steps: int
+    network: nn.Module,
+    optimizer: torch.optim.Optimizer,
+    batch: Repeated,
+    where: torch.device,
+    steps: int,
+    before: int = WARM_UP,
 ) -> float:
     started = 0.0
-    for step in range(-WARM_UP, steps):
+    for step in range(-before, steps):
         if step == 0:
             finish(where)
             started = time.monotonic()
-        _step(network, optimizer, batch, where.type)
+        take_step(network, optimizer, batch, where.type)
     finish(where)
     return steps / (time.monotonic() - started)
 
 
-def _step(network: nn.Module, optimizer: torch.optim.Optimizer, batch: Repeated, kind: str) -> None:
+def take_step(network: nn.Module, optimizer: torch.optim.Optimizer, batch: Repeated, kind: str) -> None:
+    """Forward, backward and step on a kind of device."""
     optimizer.zero_grad()
     with torch.autocast(kind, torch.bfloat16):
         scores = network(*batch.inputs)
     nn.functional.cross_entropy(scores.float(), batch.targets).backward()  # type: ignore[no-untyped-call]
     optimizer.step()
+
+
+# Several attached loops -----------------------------------------------------------------------------------------------
+
+
+def together(what: Measured, strategy: str, learners: int, hosts: int) -> float:
+    """Steps a second, summed over processes: of plain loops beside each other, or attached under the strategy."""
+    with tempfile.TemporaryDirectory() as folder:
+        own = [__file__, "--workload", what.workload, "--device", what.device, "--steps", str(what.steps)]
+        own += ["--learners", str(learners), "--loop", strategy, folder]
+        if strategy == PLAIN:
+            starts: list[tuple[list[str], dict[str, str]]] = [(own, {})] * learners
+        else:
+            starts = [(["-m", "roundelay.cli", "launch", "-n", str(learners // hosts), *own], {})]
+            if hosts > 1:
+                starts = [(starts[0][0], place) for place in places(learners, hosts)]
+        said = "".join(out for _, out, _ in side_by_side(starts))
+    rates = [float(line.split(RATE_SAID)[1]) for line in said.splitlines() if RATE_SAID in line]
+    return sum(rates) if len(rates) == learners else float("nan")
+
+
+RATE_SAID = "steps a second: "
+
+
+def side_by_side(starts: list[tuple[list[str], dict[str, str]]]) -> list[tuple[int, str, str]]:
+    """Exit status, output and errors of Python's processes of these arguments and variables, killed when they take too
+    long."""
+    processes = [
+        subprocess.Popen(
+            [sys.executable, *command],
+            stdout=subprocess.PIPE,
+            stderr=subprocess.PIPE,
+            env={**os.environ, **more},
+            text=True,
+        )
+        for command, more in starts
+    ]
+    try:
+        said = [process.communicate(timeout=RIVAL_SECONDS) for process in processes]
+    except subprocess.TimeoutExpired:
+        said = [("", f"longer than {RIVAL_SECONDS} s")] * len(processes)
+    finally:
+        for process in processes:
+            process.kill()
+            process.wait()
+    return [(process.returncode, *both) for process, both in zip(processes, said, strict=True)]
+
+
+def places(learners: int, hosts: int) -> list[dict[str, str]]:
+    """Variables of hosts of the loopback."""
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        port = probe.getsockname()[1]
+    each = learners // hosts
+    common = {"WORLD_SIZE": str(learners), "LOCAL_RANK": "0", "LOCAL_WORLD_SIZE": str(each)}
+    common |= {"MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(port), "ROUNDELAY_SECRET": secrets.token_hex(16)}
+    return [{**common, "RANK": str(host * each)} for host in range(hosts)]
+
+
+def loop_rank(what: Measured, strategy: str, learners: int, folder: Path) -> None:
+    """One process of `together`: begins when all are ready, and says its steps a second."""
+    where = torch.device(what.device)
+    network, optimizer, batch = plain_loop(what.workload, where)
+    session = None if strategy == PLAIN else attach(network, optimizer, strategy)
+    _steps_a_second(network, optimizer, batch, where, 1, CLOSE)
+    (folder / str(os.getpid())).touch()
+    until = time.monotonic() + RIVAL_SECONDS
+    while len(list(folder.iterdir())) < learners and time.monotonic() < until:
+        time.sleep(LOOK_SECONDS)
+    print(f"{RATE_SAID}{_steps_a_second(network, optimizer, batch, where, what.steps, 0)}", flush=True)
+    if session is not None:
+        session.close()
 
 
 # DistributedDataParallel ----------------------------------------------------------------------------------------------
@@ -123,23 +227,12 @@ def rival(what: Measured, learners: int) -> tuple[float, str]:
     libraries = ("nccl", "gloo") if what.device == "cuda" else ("gloo",)
     for library in libraries:
         with tempfile.TemporaryDirectory() as folder:
-            command = [sys.executable, __file__, "--workload", what.workload, "--device", what.device]
+            command = [__file__, "--workload", what.workload, "--device", what.device]
             command += ["--steps", str(what.steps), "--learners", str(learners), "--rival", library, folder]
-            processes = [
-                subprocess.Popen([*command, str(rank)], stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
-                for rank in range(learners)
-            ]
-            try:
-                said = [process.communicate(timeout=RIVAL_SECONDS) for process in processes]
-            except subprocess.TimeoutExpired:
-                said = [("", f"longer than {RIVAL_SECONDS} s")] * learners
-            finally:
-                for process in processes:
-                    process.kill()
-                    process.wait()
-        if all(process.returncode == 0 for process in processes):
-            return sum(float(json.loads(out.splitlines()[-1])) for out, _ in said), library
-        print(f"ddp by {library}: {(said[0][1].strip().splitlines() or ['failed'])[-1]}", file=sys.stderr)
+            said = side_by_side([([*command, str(rank)], {}) for rank in range(learners)])
+        if all(status == 0 for status, _, _ in said):
+            return sum(float(json.loads(out.splitlines()[-1])) for _, out, _ in said), library
+        print(f"ddp by {library}: {(said[0][2].strip().splitlines() or ['failed'])[-1]}", file=sys.stderr)
     return float("nan"), "none"
 
 
@@ -161,28 +254,35 @@ def rival_rank(what: Measured, learners: int, library: str, folder: str, rank: i
 # All modes in turn ----------------------------------------------------------------------------------------------------
 
 
-def speed(mode: str, learners: int, what: Measured) -> tuple[float, str]:
-    """Steps a second in a mode, and by which library, where that is a question."""
+def speed(mode: str, learners: int, what: Measured, hosts: int = 0) -> tuple[float, str]:
+    """Steps a second in a mode, and by which library, where that is a question. With `hosts` of attached loops."""
+    if hosts and mode != "ddp":
+        return together(what, mode, learners, hosts), ""
     if mode == "ddp":
         return rival(what, learners)
-    if mode in (BARE, "attach"):
-        return looped(what, attached=mode == "attach"), ""
+    if mode == BARE:
+        return looped(what), ""
     name = "sgd" if mode == "train" else mode
     strategy = NeverTalk() if mode == SILENT else make_strategy(*parse_strategy(name))
     return trained(strategy, learners, what), ""
 
 
-def measure(modes: list[str], learners: int, what: Measured, rounds: int) -> dict[str, Any]:
+def measure(modes: list[str], learners: int, what: Measured, rounds: int, hosts: int = 0) -> dict[str, Any]:
     """Speeds by mode, round by round, and ratios to the baseline of the same round."""
-    baseline = BARE if learners == 1 else SILENT
+    baseline = PLAIN if hosts else BARE if learners == 1 else SILENT
     speeds: dict[str, list[float]] = {mode: [] for mode in (baseline, *modes)}
-    libraries: dict[str, str] = {}
+    libraries, beside = dict[str, str](), list[float]()
     for _ in range(rounds):
         for mode, found in speeds.items():
-            steps, libraries[mode] = speed(mode, learners, what)
+            if mode == "attach":
+                (steps, plain), libraries[mode] = attached(what), ""
+                beside.append(plain)
+            else:
+                steps, libraries[mode] = speed(mode, learners, what, hosts)
             found.append(steps)
             print(f"{mode:20} {steps:9.2f} steps/s", file=sys.stderr, flush=True)
-    ratios = {mode: [a / b for a, b in zip(speeds[mode], speeds[baseline], strict=True)] for mode in modes}
+    bases = {mode: beside if mode == "attach" else speeds[baseline] for mode in modes}
+    ratios = {mode: [a / b for a, b in zip(speeds[mode], bases[mode], strict=True)] for mode in modes}
     return {"baseline": baseline, "steps a second": speeds, "ratios": ratios, "libraries": libraries}
 
 
@@ -208,7 +308,10 @@ def main() -> None:
     parser.add_argument("--steps", type=int, default=40)
     parser.add_argument("--device", default="cuda")
     parser.add_argument("--out", type=Path, help="a JSON file for all that was measured")
+    parser.add_argument("--attach", action="store_true", help="attached loops, not `train`")
+    parser.add_argument("--hosts", type=int, default=1, help="that attached loops are spread over (default: 1)")
     parser.add_argument("--rival", nargs=3, help=argparse.SUPPRESS)
+    parser.add_argument("--loop", nargs=2, help=argparse.SUPPRESS)
     options = parser.parse_args()
     device = checked_device(options.device)
     what = Measured(options.workload, options.device, options.steps)
@@ -216,11 +319,16 @@ def main() -> None:
         library, folder, rank = options.rival
         rival_rank(what, options.learners, library, folder, int(rank))
         return
+    if options.loop:
+        loop_rank(what, options.loop[0], options.learners, Path(options.loop[1]))
+        return
     several = ["adpsgd", "ssgd", "delay-by-one", "ddp"]
+    hosts = options.hosts if options.attach else 0
     modes = options.modes or (["train", "attach"] if options.learners == 1 else several)
-    title = f"{options.workload}, {options.learners} learners, {described(device)}, {options.rounds} x {options.steps}"
+    learners, spread = options.learners, f" attached on {hosts} host{'s' * (hosts > 1)}" if hosts else ""
+    title = f"{what.workload}, {learners} learners{spread}, {described(device)}, {options.rounds} x {what.steps}"
     print(title, flush=True)
-    found = {"title": title, "learners": options.learners, **measure(modes, options.learners, what, options.rounds)}
+    found = {"title": title, "learners": learners, **measure(modes, learners, what, options.rounds, hosts)}
     print(table(found), flush=True)
     if options.out:
         options.out.write_text(json.dumps(found, indent=1) + "\n")

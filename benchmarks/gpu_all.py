@@ -1,4 +1,4 @@
-"""Everything that a GPU can show, step by step, into one folder: tests, speeds, bandwidths, profiles, minibatches.
+"""Everything that a GPU can show, step by step, into one folder: tests, speeds, bandwidths, profiles.
 
     python benchmarks/gpu_all.py                                   # every step, the most telling first
     python benchmarks/gpu_all.py --seconds 540                    # as many as fit; the same command goes on
@@ -6,10 +6,9 @@
     python benchmarks/gpu_all.py --out gpu-here --device cpu      # the same steps, small, on a processor: do they run?
     python benchmarks/gpu_all.py --list
 
-Each step is a process with a time limit of its own, and leaves NAME.log, what it printed, and most leave NAME.json or a
-folder NAME. A step that fails or takes too long is ended, with all that it started, and the next one begins. What
-became of every step is in steps.json; steps that were done are not done again, others are. Large minibatches need
---data (see gpu_large_batch.py).
+Each step is a process with a time limit of its own, and leaves its output, NAME.log, and most leave NAME.json or a
+folder NAME. A step that fails or takes too long is ended, with all that it started, and the next one begins. The
+outcome of every step is in steps.json; steps that were done are not done again, others are.
 """
 
 import argparse
@@ -40,9 +39,9 @@ class Step:
     """One process.
 
     Attributes:
-        command: what follows the interpreter; {out}, {device} and {data} are filled in.
+        command: arguments of the interpreter; {out} and {device} are filled in.
         seconds: it may take.
-        small: what is added, or replaces an option's value, on a processor.
+        small: options added, or put in place of others, on a processor.
         side_by_side: its tests may run at the same time, where pytest-xdist is installed.
     """
 
@@ -54,8 +53,9 @@ class Step:
 
 
 def _tests(name: str, seconds: float, *chosen: str) -> Step:
-    command = ("-m", "pytest", "-m", "gpu", "-p", "no:cacheprovider", "--durations=5", "-q", *chosen)
-    return Step(name, command, seconds, side_by_side="tests/gpu" in chosen[0])
+    options = ["-m", "pytest", "-m", "gpu", "-p", "no:cacheprovider", "-p", "no:benchmark", "--durations=5", "-q"]
+    options += ["--timeout", "330"]
+    return Step(name, (*options, *chosen), seconds, side_by_side="tests/gpu" in chosen[0])
 
 
 def _script(name: str, file: str, seconds: float, options: str, small: str) -> Step:
@@ -64,12 +64,25 @@ def _script(name: str, file: str, seconds: float, options: str, small: str) -> S
 
 TOY = "--workload toy-dnn --steps 4 --rounds 1"
 STEPS = (
-    _script("about", "gpu_about.py", 180, "--device {device} --out {out}/about.json", ""),
     _tests("tests-rows", 400, "tests/gpu/test_gpu.py"),
     _script("rows", "gpu_rows.py", 120, "--device {device} --out {out}/rows.json", "--parameters 100000 --rounds 2"),
     _script("speed-blstm", "gpu.py", 240, "--device {device} --out {out}/speed-blstm.json", TOY),
     _script("speed-dnn", "gpu.py", 200, "--workload dnn --steps 200 --device {device} --out {out}/speed-dnn.json", TOY),
     _script("share-2", "gpu.py", 420, "--learners 2 --device {device} --out {out}/share-2.json", TOY),
+    _script(
+        "attach-share-2",
+        "gpu.py",
+        420,
+        "--learners 2 --attach --rounds 2 --device {device} --out {out}/attach-share-2.json",
+        f"{TOY} --modes adpsgd ssgd",
+    ),
+    _script(
+        "attach-hosts",
+        "gpu.py",
+        300,
+        "--learners 2 --attach --hosts 2 --rounds 2 --modes adpsgd ssgd --device {device} --out {out}/hosts-2.json",
+        TOY,
+    ),
     _tests("tests-learners", 400, "tests/gpu/test_learners_on_gpu.py"),
     _script(
         "profile-blstm",
@@ -110,31 +123,21 @@ STEPS = (
         "--small --steps 3 --hours 0.05",
     ),
     _tests("tests-laws", 200, "tests/laws/test_attach.py"),
-    _script(
-        "large-batch",
-        "gpu_large_batch.py",
-        3600,
-        "--data {data} --device {device} --out {out}/large-batch",
-        "--small --sizes 64 --learners 2 --seeds 1 --strategies ssgd",
-    ),
 )
 
 
-def filled(step: Step, options: argparse.Namespace, seconds: float) -> list[str]:
+def filled(step: Step, options: argparse.Namespace) -> list[str]:
     """The command of a step."""
     values = {"out": str(options.out), "device": options.device}
     command = [sys.executable]
-    for part in (*step.command, *(step.small if options.device == "cpu" else ())):
-        command += [str(folder) for folder in options.data] if part == "{data}" else [part.format(**values)]
+    command += [part.format(**values) for part in (*step.command, *(step.small if options.device == "cpu" else ()))]
     if step.side_by_side and options.device == "cuda" and importlib.util.find_spec("xdist") is not None:
         command += ["-n", "4", "--dist", "load"]
-    if "large_batch" in step.command[0]:
-        command += ["--seconds", f"{max(1.0, seconds - 2 * GRACE_SECONDS):.0f}"]
     return command
 
 
 def run(command: Sequence[str], seconds: float, log: Path, environment: dict[str, str]) -> tuple[Ended, float]:
-    """Run a command for so many seconds at most, what it prints into `log`; how it ended, and after how long."""
+    """Run a command for so many seconds at most, its output into `log`; return how it ended, and after how long."""
     started = time.monotonic()
     with log.open("w", encoding="utf-8") as file:
         file.write(f"$ {' '.join(command)}\n")
@@ -150,7 +153,7 @@ def run(command: Sequence[str], seconds: float, log: Path, environment: dict[str
             with suppress(subprocess.TimeoutExpired):
                 process.wait(GRACE_SECONDS)
         finally:
-            _signal(process, signal.SIGKILL)  # whatever it has started, too
+            _signal(process, signal.SIGKILL)  # with all that it has started
             process.wait()
     return ended, time.monotonic() - started
 
@@ -163,7 +166,7 @@ def _signal(process: "subprocess.Popen[bytes]", number: int) -> None:
 
 
 def go_through(steps: Sequence[Step], options: argparse.Namespace) -> dict[str, Any]:
-    """All steps that are wanted and not done, while there is time; what became of each."""
+    """Run all steps that are wanted and not done, while there is time; return the outcome of each."""
     options.out.mkdir(parents=True, exist_ok=True)
     path, until = options.out / STATE, time.monotonic() + options.seconds
     state: dict[str, Any] = json.loads(path.read_text()) if path.exists() else {}
@@ -175,16 +178,13 @@ def go_through(steps: Sequence[Step], options: argparse.Namespace) -> dict[str, 
             continue
         if not options.again and state.get(step.name, {}).get("ended") == "done":
             continue
-        if "{data}" in step.command and not options.data:
-            print(f"{step.name:16} left out: --data says where the corpora are", flush=True)
-            continue
         seconds = min(step.seconds, until - time.monotonic())
         if seconds < LEAST_SECONDS:
             print("no time is left; the same command goes on", flush=True)
             break
         log = options.out / f"{step.name}.log"
         print(f"{step.name:16} at most {seconds:.0f} s ...", flush=True)
-        ended, taken = run(filled(step, options, seconds), seconds, log, environment)
+        ended, taken = run(filled(step, options), seconds, log, environment)
         state[step.name] = {"ended": ended, "seconds": round(taken, 1), "limit": round(seconds, 1)}
         path.write_text(json.dumps(state, indent=1) + "\n")
         print(f"{step.name:16} {ended} after {taken:.0f} s\n{_end_of(log)}", flush=True)
@@ -204,7 +204,6 @@ def main() -> None:
     parser.add_argument("--only", nargs="+", metavar="NAME", help="names of steps, or beginnings of names")
     parser.add_argument("--again", action="store_true", help="what is done, too")
     parser.add_argument("--seconds", type=float, default=1e9, help="for all of it")
-    parser.add_argument("--data", type=lambda text: Path(text).resolve(), nargs="+", default=[])
     parser.add_argument("--list", action="store_true", help="print the steps, and nothing else")
     options = parser.parse_args()
     if options.list:

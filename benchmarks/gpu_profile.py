@@ -5,10 +5,11 @@
     python benchmarks/gpu_profile.py --data                               # waits for data, by model
     python benchmarks/gpu_profile.py --device cpu --workload toy-dnn --steps 3 --out there     # does it run?
 
-Modes: the bare loop (forward, backward, step), the same as a CUDA graph that is only replayed (what launches cost the
-bare loop), the loop with `roundelay.attach`, and `train`: the gradient of a learner, and the step of a lone learner's
-row, in this process. For each: milliseconds a step; of these the GPU computes, copies, and stands idle; launches a
-step. `torch.profiler` writes a trace of each mode to the folder, to be opened in a browser (ui.perfetto.dev).
+Modes: the bare loop (forward, backward, step), the same as a CUDA graph that is only replayed (the cost of launches in
+the bare loop), the loop with `roundelay.attach`, and `train`: the gradient of a learner, and the step of a lone
+learner's row, in this process. For each: milliseconds a step; of these the GPU computes, copies, and stands idle;
+launches a step. `torch.profiler` writes a trace of each mode to the folder, to be opened in a browser
+(ui.perfetto.dev).
 
 With --data: features of an hour of speech in a memory-mapped file, minibatches of every acoustic model got, sent ahead
 while the GPU is busy, and trained; the share of a step's time that goes when the same minibatch is there already.
@@ -30,9 +31,9 @@ import data_scale
 import numpy as np
 import torch
 from gpu_workloads import MOMENTUM, RATE, WORKLOADS, Repeated, checked_device, described, finish
-from torch import nn
 from torch.profiler import ProfilerActivity, profile
 
+from gpu import plain_loop, take_step
 from roundelay import attach
 from roundelay.algorithms.local_update import Sgd
 from roundelay.core.epochs import EpochPlan
@@ -53,7 +54,7 @@ MODES = ("bare", "graph", "attach", "train")
 
 @dataclass(frozen=True)
 class Ready:
-    """A mode that is ready to step, and what ends it."""
+    """A mode that is ready to step, and a function that ends it."""
 
     step: Step
     end: Callable[[], None] = lambda: None
@@ -61,19 +62,9 @@ class Ready:
 
 def bare(workload: str, device: torch.device, attached: bool = False) -> Ready:
     """Forward, backward and step of a loop."""
-    network = WORKLOADS[workload].network().to(device)
-    optimizer = torch.optim.SGD(network.parameters(), lr=RATE, momentum=MOMENTUM, fused=device.type == "cuda")
-    batch = Repeated(WORKLOADS[workload], device)
-    session = attach(network, optimizer, "adpsgd") if attached else None
-
-    def step() -> None:
-        optimizer.zero_grad()
-        with torch.autocast(device.type, torch.bfloat16):
-            scores = network(*batch.inputs)
-        nn.functional.cross_entropy(scores.float(), batch.targets).backward()  # type: ignore[no-untyped-call]
-        optimizer.step()
-
-    return Ready(step, (lambda: None) if session is None else session.close)
+    loop = plain_loop(workload, device)
+    session = attach(*loop[:2], "adpsgd") if attached else None
+    return Ready(lambda: take_step(*loop, device.type), (lambda: None) if session is None else session.close)
 
 
 def graph(workload: str, device: torch.device) -> Ready:
@@ -140,7 +131,8 @@ def seconds(step: Step, device: torch.device, steps: int) -> float:
 
 
 def profiled(step: Step, device: torch.device, steps: int, trace: Path) -> dict[str, Any]:
-    """Of a step, in milliseconds: the device computes, copies; launches; the kernels that take longest."""
+    """Return, of a step, the milliseconds in which the device computes and copies, launches, and the longest
+    kernels."""
     activities = [ProfilerActivity.CPU, *([ProfilerActivity.CUDA] if device.type == "cuda" else [])]
     with profile(activities=activities) as found:
         for _ in range(steps):
@@ -173,7 +165,7 @@ def profiled(step: Step, device: torch.device, steps: int, trace: Path) -> dict[
 
 
 def steps_of(workload: str, device: torch.device, modes: list[str], steps: int, folder: Path) -> dict[str, Any]:
-    """Every mode; what fails says why."""
+    """Time every mode; one that fails says why."""
     print(f"{'mode':8}{'a step, ms':>12}{'computes':>10}{'copies':>8}{'idle':>7}{'kernels':>9}{'launches':>10}")
     found: dict[str, Any] = {}
     for mode in modes:
@@ -209,7 +201,7 @@ def waits(device: torch.device, hours: float, steps: int, small: bool) -> dict[s
     found = {}
     print(f"{'model':24}{'frames':>8}{'step, ms':>10}{'there already, ms':>19}{'waits':>8}   (allowed: 2%)")
     with tempfile.TemporaryDirectory() as folder:
-        data_scale.make_corpus(Path(folder), hours, filled=True)
+        data_scale.make_corpus(Path(folder), hours)
         store, labels, runs = data_scale.open_corpus(Path(folder))
         for name, (config, minibatch) in list(data_scale.MODELS.items())[: 1 if small else None]:
             network = make_network(config, data_scale.FILTERS, data_scale.STATES)

@@ -1,4 +1,4 @@
-"""Bandwidth of what learners do to rows in a GPU's memory, as a share of that of copying one row to another.
+"""Bandwidth of learners' work on rows in a GPU's memory, as a share of that of copying one row to another.
 
     python benchmarks/gpu_rows.py                              # a row of 43 million parameters
     python benchmarks/gpu_rows.py --device cpu --parameters 100000    # does it run? no figures
@@ -98,7 +98,7 @@ def seconds(do: Callable[[], object], device: torch.device) -> float:
 
 
 def measure(parameters: int, device: torch.device, rounds: int) -> dict[str, Any]:
-    """Bytes a second of each work, round by round; what fails says why."""
+    """Return the bytes a second of each work, round by round; a work that fails says why."""
     all_works, found, failed = works(parameters, device), dict[str, list[float]](), dict[str, str]()
     for _ in range(rounds):
         for name, work in all_works.items():

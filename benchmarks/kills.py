@@ -5,14 +5,14 @@
 Runs of asynchronous strategies on a quadratic of 300,000 parameters, large enough for steps and exchanges to take a
 good part of the time, so that many kills fall into them. Meanwhile another thread kills (SIGKILL) a random learner
 every few tenths of a second: at work, or still starting in a dead one's place; every fifth time two at once. Only the
-last one left is spared: a run whose learners are all dead has nobody to go on.
+last one left is spared: a run whose learners are all dead cannot go on.
 
 Every minibatch reports a number of its own instead of its loss, so their sum says whether each was counted exactly
 once. After a run no process and no shared memory of it may be left. The first thing that is not so ends a strategy's
 runs, and the program with status 1.
 
 Columns: kills delivered; deaths the parent dealt with; new learners that took a place; rows found half written;
-minibatches of all epochs; gradients computed again, because whoever worked on them died, or lost a member of its node;
+minibatches of all epochs; gradients computed again, because their learner died, or lost a member of its node;
 steps taken twice, because the learner died between a step and its bookkeeping.
 """
 
@@ -29,6 +29,8 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+sys.path[:0] = [str(Path(__file__).parents[1] / "tests")]
+
 import numpy as np
 from torch import Tensor
 
@@ -43,6 +45,7 @@ from roundelay.runtime.base import Cluster, Outcome, SegmentPlan, Straggler
 from roundelay.runtime.procs.driver import ProcsRuntime
 from roundelay.runtime.procs.processes import Deaths
 from roundelay.strategies import make_strategy
+from support.processes import alive
 
 NAMES = "asgd easgd adpsgd:random-ring adpsgd:fixed-ring adpsgd:random adpsgd:exponential hadpsgd"
 STRATEGIES = NAMES.split()
@@ -162,7 +165,7 @@ def storm(row: Row, learners: int, rounds: int, quota: int, seed: int) -> None:
 
 
 def judge(row: Row, plan: EpochPlan, outcome: Outcome) -> None:
-    """Add an epoch to the row; what is wrong with it becomes a failure."""
+    """Add an epoch to the row; its faults become failures."""
     counts = outcome.counts
     steps, pieces = int(counts.steps.sum()), plan.pieces
     row.minibatches += pieces
@@ -183,15 +186,10 @@ def judge(row: Row, plan: EpochPlan, outcome: Outcome) -> None:
 
 def gone(pid: int) -> bool:
     """Is the process dead, now or within ten seconds?"""
-    for _ in range(1000):
-        try:
-            state = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0]
-        except OSError:
-            return True
-        if state == "Z":
-            return True
+    deadline = time.monotonic() + 10
+    while (lives := alive(pid)) and time.monotonic() < deadline:
         time.sleep(0.01)
-    return False
+    return not lives
 
 
 def arenas(process: Path) -> set[int]:

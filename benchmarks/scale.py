@@ -1,7 +1,7 @@
 """Counts of a host among 2, 4, 8, ...: addresses, memory, sockets, threads, bytes into the first host, CPU time.
 
     python benchmarks/scale.py                                     # small rows, rows of 4 MB, 43 million parameters
-    python benchmarks/scale.py --learners 2 4 8 --parameters 1e9 --strategies adpsgd --out scale.jsonl
+    python benchmarks/scale.py --learners 2 4 8 --parameters 1e9 --strategies adpsgd
 
 A virtual host is a process with an arena, the endpoint of its exchanges and its links, as a run has them, on the
 loopback; its learner computes nothing, and there is one a host. The largest count of any host is shown.
@@ -12,13 +12,11 @@ loopback; its learner computes nothing, and there is one a host. The largest cou
 
 Of rows of more than 4 MB an exchange carries one chunk (`fragments`), so that memory that is not touched costs nothing.
 The bytes into the first host are those of rows when a segment has ended: learners' own (`adpsgd`, `dpsgd`) or all alike
-(`ssgd`). Counts do not depend on what else the machine does; CPU time does by some percent. With `--out` a table that
-was interrupted goes on where it was.
+(`ssgd`). Counts do not depend on the machine's other work; CPU time does by some percent.
 """
 
 import argparse
 import gc
-import json
 import multiprocessing
 import os
 import re
@@ -26,6 +24,7 @@ import sys
 import time
 import traceback
 from collections.abc import Sequence
+from itertools import product
 from multiprocessing.connection import Connection
 from pathlib import Path
 from typing import Any
@@ -37,7 +36,7 @@ from roundelay.algorithms.averaging import pair_average_
 from roundelay.core.effects import Exchange
 from roundelay.core.flat import CHUNK
 from roundelay.runtime.hosts.control import bulk
-from roundelay.runtime.hosts.control.arrivals import open_router
+from roundelay.runtime.hosts.control.finding import open_router
 from roundelay.runtime.hosts.control.host_links import HostLinks
 from roundelay.runtime.hosts.control.messages import Piece, Replied
 from roundelay.runtime.hosts.control.mirrors import names_alike
@@ -49,7 +48,7 @@ from roundelay.runtime.messages import Dialect
 from roundelay.runtime.procs.coordination.means import Means
 from roundelay.runtime.procs.coordination.outbox import Outbox
 from roundelay.runtime.procs.memory.arena import ARENA_NAME, Arena, Layout, create_file
-from roundelay.runtime.procs.memory.patience import Patience
+from roundelay.runtime.procs.memory.locks import Patience
 from roundelay.runtime.procs.memory.views import BellTable, HostMeanSequences
 from roundelay.strategies import make_strategy
 
@@ -73,7 +72,7 @@ COUNTS = {
     "cpu_ms": "CPU a step, ms",
     "into_first_mb": "into the first, MB",
 }
-"""Columns: by what a host says, the heading."""
+"""Columns: the heading, by the name of a host's number."""
 
 
 class VirtualHost:
@@ -199,7 +198,7 @@ class VirtualHost:
 
 
 def pss_mb() -> float:
-    """Memory of this process, its share of what several have."""
+    """Memory of this process, with its share of pages that several have."""
     found = re.search(r"^Pss:\s+(\d+)", Path("/proc/self/smaps_rollup").read_text(), re.MULTILINE)
     assert found is not None
     return int(found[1]) / 1e3
@@ -224,7 +223,7 @@ def take_links(router: Router, count: int) -> list[Link]:
 def lead(pipe: Connection, number: int, learners: int, parameters: int, strategy: str) -> None:
     """Be a virtual host, as told over `pipe`."""
     torch.set_num_threads(1)
-    for path in list(Path("/proc/self/fd").iterdir()):  # what this process has of hosts before it
+    for path in list(Path("/proc/self/fd").iterdir()):  # this process's sockets of hosts before it
         if _is_socket(path) and int(path.name) != pipe.fileno():
             os.close(int(path.name))
     try:
@@ -293,18 +292,11 @@ def hear(pipe: Connection) -> Any:
     return said
 
 
-def shown(found: Sequence[dict[str, Any]]) -> str:
-    """Return a table."""
-    heads = ["strategy", "parameters", "learners", *COUNTS.values()]
-    lines = ["| " + " | ".join(heads) + " |", "|---" * len(heads) + "|"]
-    for one in found:
-        about = [one["strategy"], f"{one['parameters']:,}", str(one["learners"])]
-        if "failed" in one:
-            cells = [one["failed"], *[""] * (len(COUNTS) - 1)]
-        else:
-            cells = [f"{one[name]:,.0f}" if one[name] >= 10 else f"{one[name]:,.3g}" for name in COUNTS]
-        lines.append("| " + " | ".join([*about, *cells]) + " |")
-    return "\n".join(lines)
+def shown(found: dict[str, Any]) -> list[str]:
+    """Return cells of a line."""
+    if "failed" in found:
+        return [found["failed"], *[""] * (len(COUNTS) - 1)]
+    return [f"{found[name]:,.0f}" if found[name] >= 10 else f"{found[name]:,.3g}" for name in COUNTS]
 
 
 def main() -> None:
@@ -312,26 +304,13 @@ def main() -> None:
     parser.add_argument("--learners", type=int, nargs="+", default=LEARNERS, metavar="L")
     parser.add_argument("--parameters", type=lambda text: int(float(text)), nargs="+", default=PARAMETERS, metavar="P")
     parser.add_argument("--strategies", nargs="+", default=STRATEGIES, choices=STRATEGIES)
-    parser.add_argument("--out", type=Path, help="a file of lines, one for each row; those it has are not run again")
     options = parser.parse_args()
-    lines = options.out.read_text().splitlines() if options.out and options.out.exists() else []
-    found = [json.loads(line) for line in lines]
-    wanted = [
-        {"strategy": strategy, "parameters": parameters, "learners": learners}
-        for strategy in options.strategies
-        for parameters in options.parameters
-        for learners in options.learners
-        if strategy == "adpsgd" or parameters <= LARGEST_WHOLE
-    ]
-    for facts in wanted:
-        if any(facts.items() <= one.items() for one in found):
-            continue
-        found.append({**facts, **measure(facts["learners"], facts["parameters"], facts["strategy"])})
-        print(json.dumps(found[-1]), flush=True)
-        if options.out:
-            with open(options.out, "a") as file:
-                file.write(json.dumps(found[-1]) + "\n")
-    print(shown([one for facts in wanted for one in found if facts.items() <= one.items()]))
+    print("| " + " | ".join(["strategy", "parameters", "learners", *COUNTS.values()]) + " |")
+    print("|---" * (3 + len(COUNTS)) + "|")
+    for strategy, parameters, learners in product(options.strategies, options.parameters, options.learners):
+        if strategy == "adpsgd" or parameters <= LARGEST_WHOLE:
+            cells = [strategy, f"{parameters:,}", str(learners), *shown(measure(learners, parameters, strategy))]
+            print("| " + " | ".join(cells) + " |", flush=True)
 
 
 if __name__ == "__main__":

@@ -4,13 +4,13 @@
 
 The network of Li et al. 2017 (1320 -> 6 x 1024 ReLU -> 5723, 12.5 million parameters) on random frames, 256 frames a
 learner and step, one thread a learner. Modes take turns, round by round, so that a machine that slows down slows all of
-them; what is printed is the median over rounds of the ratio to the same round's plain torch loop in two processes that
+them; printed is the median over rounds of the ratio to the same round's plain torch loop in two processes that
 never talk. "Straggler": learner 1 takes ten times as long in every step; the ratio is that of learner 0 to its own
 speed without a straggler.
 
 A mode is a strategy as `roundelay train --strategy` takes it, for example bmuf,period=80, or one of alone, never-talk,
-ddp and decent-dp. `NAME+record` records a trace meanwhile. What happens every `period` steps is only measured over
-several periods: give --steps accordingly.
+ddp and decent-dp. `NAME+record` records a trace meanwhile. Work of every `period` steps is only measured over several
+periods: give --steps accordingly.
 """
 
 import argparse
@@ -23,6 +23,8 @@ import subprocess
 import sys
 import tempfile
 import time
+from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, ClassVar
@@ -94,17 +96,27 @@ def _plan(rounds: int) -> EpochPlan:
 
 
 def torch_learner(mode: str, rank: int, port: int, steps: int, bf16: bool, slow: bool) -> None:
-    """The rivals, in a process each: plain torch, DistributedDataParallel, Decent-DP. Prints steps a second."""
-    import torch.distributed as dist
-
-    torch.set_num_threads(1)
+    """Train as a rival's process on one host, and print steps a second."""
     os.environ |= {
         "MASTER_ADDR": "127.0.0.1",
         "MASTER_PORT": str(port),
         "GLOO_SOCKET_IFNAME": "lo",
         "LOCAL_WORLD_SIZE": "2",
+        "RANK": str(rank),
+        "WORLD_SIZE": "2",
     }
-    dist.init_process_group("gloo", rank=rank, world_size=2)
+    with rival_speed(mode, steps, bf16, slow=slow and rank == 1) as speed:
+        print(json.dumps(speed), flush=True)
+
+
+@contextmanager
+def rival_speed(mode: str, steps: int, bf16: bool, warm_up: int = WARM_UP, slow: bool = False) -> Iterator[float]:
+    """Measure steps a second of plain torch, DistributedDataParallel or Decent-DP, by the variables of torchrun; the
+    others are waited for behind the block."""
+    import torch.distributed as dist
+
+    torch.set_num_threads(1)
+    dist.init_process_group("gloo")
     module: nn.Module = network()
     optimizer: torch.optim.Optimizer | None = None
     if mode == "decent-dp":
@@ -121,7 +133,7 @@ def torch_learner(mode: str, rank: int, port: int, steps: int, bf16: bool, slow:
         optimizer = torch.optim.SGD(module.parameters(), lr=RATE)
     (x,), y = random_frames()
     started = 0.0
-    for step in range(-WARM_UP, steps):
+    for step in range(-warm_up, steps):
         if step == 0:
             dist.barrier()
             started = time.monotonic()
@@ -131,12 +143,12 @@ def torch_learner(mode: str, rank: int, port: int, steps: int, bf16: bool, slow:
         with torch.autocast("cpu", torch.bfloat16, enabled=bf16):
             scores = module(x)
         loss = nn.functional.cross_entropy(scores.float(), y)
-        if slow and rank == 1:  # before backward, in which the others may wait for this one: a third of a step is done
+        if slow:  # before backward, in which the others may wait for this one: a third of a step is done
             time.sleep((SLOWER - 1) * 3 * (time.monotonic() - computing))
         loss.backward()  # type: ignore[no-untyped-call]
         if optimizer is not None:
             optimizer.step()
-    print(json.dumps(steps / (time.monotonic() - started)), flush=True)
+    yield steps / (time.monotonic() - started)
     dist.barrier()
     dist.destroy_process_group()
 

@@ -1,15 +1,12 @@
 """Cost of a slow network: two hosts, made of network namespaces, joined by a link of a given rate.
 
     python benchmarks/two_hosts.py [--rounds 3] [--steps 20] [--bf16] [--rates 1gbit 100mbit] [--only MODE ...]
-    python benchmarks/two_hosts.py --straggler [--rounds 3]
-    python benchmarks/two_hosts.py --train RECIPE [--target-loss NATS] [--set KEY=VALUE ...]
     python benchmarks/two_hosts.py --to-loss text --text FILE --out DIR [--only WAY ...] [--rates ...] [--slower 3]
                                    [--learning-rates RATE ...]
     python benchmarks/two_hosts.py --to-loss dnn --recipe RECIPE --out DIR [--set KEY=VALUE ...]
-    python benchmarks/two_hosts.py --killed RECIPE [--only STRATEGY ...] [--set KEY=VALUE ...] [--exp DIR]
 
 It needs Debian's iproute2, and root or a kernel that lets users make namespaces. A host has half of the cores; all that
-runs on it stays there, so whatever serves the network takes its time from the learner.
+runs on it stays there, so work for the network takes its time from the learner.
 
 The first form trains the network of Li et al. 2017 (12.5 million parameters, 50 MB) on random frames, 256 a learner and
 step, one learner of one thread on each host, as benchmarks/talk.py does on one host. Modes take turns, round by round;
@@ -19,21 +16,12 @@ a step" says how much was talked: exchanges begun by a learner for each of its s
 each carried. A mode is a strategy as `roundelay train --strategy` takes it, with `+fragments=K`, `+wire=bf16` and
 `+share=S` (training.exchange_share) and `+encrypt=no` (training.encrypt), with --to-loss also `+rate=gain` (attach's
 `rate`), behind it, or one of alone, never-talk, ddp,
-and decent-dp. "Simulated": what
-the simulator says of that strategy on two nodes with this link, given nothing but the seconds of a step of two learners
-on one host, measured in the same rounds.
-
-`--straggler`: four learners on the two hosts, one of them ten times slower. Gradients are sleeps, for four learners
-would share the cores of this machine, and no real learner lends another its device. Printed is the total of frames per
-second over the sum of what each of the four does alone: a fast one as measured when it never talks and has a host to
-itself, the slow one a tenth of that.
-
-`--train` trains a recipe to its end by every mode over every link, and prints the seconds until the held-out loss is
-reached: talking less is not learning as well. `ssgd` computes what DDP computes.
+and decent-dp. Also told, round by round: the steps a second of two learners on one host, which a prediction begins
+from (lab/src/roundelay_lab/advice/measured.yaml).
 
 `--to-loss` compares with rivals by the seconds to a held-out loss: the same plain training loop, through
 `roundelay.attach` or as a rival's own page shows it (two_hosts_rivals.py), of a character language model on a text, or
-of a recipe's network on its frames. Whoever lacks a package says so in its row. Every way trains for `--seconds`;
+of a recipe's network on its frames. A way that lacks a package says so in its row. Every way trains for `--seconds`;
 models are written down at `--looks` moments, in time that does not count, and the mean of both is judged afterwards.
 The loss to reach is that of one host alone in the end, at its best learning rate, unless told; the table's first column
 is by how much sooner two are there, each way at its own best of `--learning-rates`, and says where that is the lowest
@@ -43,8 +31,8 @@ measures also with the second learner three times slower, `--delay` with a cable
 seconds. `--rates one-host` has both learners on one host, a core each. Results and table are in `--out`, written after
 every cell: the same command goes on where it was interrupted.
 
-`--killed` trains a recipe with four learners on the two hosts, kills the second host in the third epoch, starts it
-again in the fifth, decodes what comes of it, and prints word error rates. The corpus is prepared and aligned before.
+Whole recipes over a link: `roundelay scaling RECIPE --hosts 2`; word error rates though hosts die: `roundelay storm
+RECIPE --faults crash --decode`.
 """
 
 import argparse
@@ -61,11 +49,9 @@ from pathlib import Path
 
 sys.path[:0] = [str(Path(__file__).parent), str(Path(__file__).parents[1] / "tests")]
 
-from two_hosts_grid import grid
-from two_hosts_learner import RIVALS, SLEEP, SLOW_RATE, SLOW_STEPS, SLOWER, Way, on_host
+from two_hosts_grid import grid, together
+from two_hosts_learner import RIVALS, SLOW_RATE, SLOW_STEPS, Way, on_host
 from two_hosts_loop import learn
-from two_hosts_predicted import Link, steps_a_second
-from two_hosts_trainings import killed, together, train
 
 from roundelay_lab.namespaces.hosts import Hosts, why_not
 
@@ -90,7 +76,6 @@ MODES = {
         "decent-dp",
     ),
 }
-SECONDS = 60.0
 
 
 @dataclass
@@ -102,18 +87,17 @@ class Measured:
     speeds: list[float] = field(default_factory=list)  # steps a second, mean of the learners
     ratios: list[float] = field(default_factory=list)  # to the plain loop before and after
     rows: list[float] = field(default_factory=list)  # a step
-    simulated: float = math.nan  # steps a second
 
 
-def run(hosts: Hosts, mode: str, steps: int, *flags: str, learners: int = 1) -> tuple[list[float], dict[str, float]]:
-    """One mode once: steps a second of the learners, and what the conductor noted."""
+def run(hosts: Hosts, mode: str, steps: int, *flags: str) -> tuple[list[float], dict[str, float]]:
+    """One mode once: steps a second of the learners, and the conductor's notes."""
     import numpy as np
     import talk
 
     with tempfile.TemporaryDirectory() as folder:
         notes = Path(folder)
         words = ["--on-host", mode, "--core", "HOST", "--steps", str(steps), "--notes", folder, *flags]
-        together(hosts, learners, [sys.executable, __file__, *words])
+        together(hosts, [sys.executable, __file__, *words])
         speeds = [float(path.read_text()) for path in notes.glob("*.speed")]
         for path in sorted(notes.glob("[0-9]*")):
             times = np.loadtxt(path, ndmin=1)[talk.WARM_UP :]
@@ -127,11 +111,10 @@ def measure(options: argparse.Namespace) -> list[Measured]:
     import talk
 
     found: dict[tuple[str, str], Measured] = {}
-    on_one_host = []
     with Hosts(2) as hosts:
         for number in range(options.rounds):
-            on_one_host.append(statistics.mean(talk.roundelay("never-talk", options.steps, options.bf16, False)))
-            print(f"round {number + 1}: one host {on_one_host[-1]:.2f} steps/s", file=sys.stderr, flush=True)
+            on_one_host = statistics.mean(talk.roundelay("never-talk", options.steps, options.bf16, False))
+            print(f"round {number + 1}: one host {on_one_host:.2f} steps/s", file=sys.stderr, flush=True)
             for rate in options.rates or MODES:
                 hosts.rate(rate)
                 before = never_talking(hosts, options, number, rate)
@@ -148,9 +131,6 @@ def measure(options: argparse.Namespace) -> list[Measured]:
                     one.ratios.append(speed / alone)
                     one.rows.append(facts.get("rows_a_step", math.nan))
                     _progress(number, rate, mode, speed)
-    for one in found.values():
-        if one.mode not in RIVALS:
-            one.simulated = simulated(one, 1 / statistics.median(on_one_host))
     return list(found.values())
 
 
@@ -165,14 +145,6 @@ def _progress(number: int, rate: str, mode: str, speed: float) -> None:
     print(f"round {number + 1}: {rate} {mode:32s} {speed:.2f} steps/s", file=sys.stderr, flush=True)
 
 
-def simulated(one: Measured, seconds: float) -> float:
-    """Steps a second of a learner, in the simulator, if a minibatch takes so many seconds."""
-    import talk
-
-    parameters = sum(weight.numel() for weight in talk.network().parameters())
-    return steps_a_second(Way.of(one.mode), Link(one.rate), parameters, seconds) / 2
-
-
 def table(found: Sequence[Measured]) -> str:
     """The ratios, as text."""
     heads = (
@@ -182,36 +154,14 @@ def table(found: Sequence[Measured]) -> str:
         ("ratio to never talking", ">24"),
         ("rows a step", ">12"),
     )
-    lines = [" ".join(f"{head:{width}s}" for head, width in (*heads, ("simulated", ">17")))]
+    lines = [" ".join(f"{head:{width}s}" for head, width in heads)]
     for one in sorted(found, key=lambda one: one.rate):
         name = one.mode if one.mode in RIVALS else f"roundelay {one.mode}"
         spread = f"{statistics.median(one.ratios):.3f} ({min(one.ratios):.3f}-{max(one.ratios):.3f})"
         rows = statistics.median(one.rows)
         talked = "" if math.isnan(rows) else f"{rows:.3f}"
         speed = statistics.median(one.speeds)
-        said = "" if math.isnan(one.simulated) else f"{one.simulated:.2f} ({100 * (one.simulated / speed - 1):+.1f} %)"
-        lines.append(f"{one.rate:8s} {name:40s} {speed:8.2f} {spread:>24s} {talked:>12s} {said:>17s}")
-    return "\n".join(lines)
-
-
-def straggle(rounds: int) -> str:
-    """Four learners, the last one slow: what all do together, over what each does alone."""
-    lines = [f"{'mode':32s} {'frames/s':>9s} {'of the sum of each alone':>26s}"]
-    speeds: dict[str, list[float]] = {}
-    shares: dict[str, list[float]] = {}
-    with Hosts(2) as hosts:
-        hosts.rate("1gbit")
-        for _ in range(rounds):
-            alone = run(hosts, "never-talk", int(SECONDS / SLEEP), "--sleeping")[1]["frames_per_second"] / 2
-            for mode in ("adpsgd", "hadpsgd", "ssgd"):
-                steps = int(SECONDS / SLEEP * (1 / SLOWER if mode == "ssgd" else 0.775))
-                speed = run(hosts, mode, steps, "--slow", "--sleeping", learners=2)[1]["frames_per_second"]
-                speeds.setdefault(mode, []).append(speed)
-                shares.setdefault(mode, []).append(speed / (alone * (3 + 1 / SLOWER)))
-                print(f"{mode}: {speed:.0f} frames/s, alone {alone:.0f}", file=sys.stderr, flush=True)
-    for mode, found in shares.items():
-        spread = f"{statistics.median(found):.3f} ({min(found):.3f}-{max(found):.3f})"
-        lines.append(f"roundelay {mode:22s} {statistics.median(speeds[mode]):9.0f} {spread:>26s}")
+        lines.append(f"{one.rate:8s} {name:40s} {speed:8.2f} {spread:>24s} {talked:>12s}")
     return "\n".join(lines)
 
 
@@ -222,8 +172,6 @@ def main() -> None:
     parser.add_argument("--bf16", action="store_true", help="bfloat16 autocast")
     parser.add_argument("--rates", nargs="+", metavar="RATE", help="as tc writes them")
     parser.add_argument("--only", nargs="+", metavar="MODE", help="these modes, beside the baseline")
-    parser.add_argument("--straggler", action="store_true", help="one of four learners ten times slower")
-    parser.add_argument("--train", metavar="RECIPE", help="seconds to a held-out loss")
     parser.add_argument("--to-loss", choices=("text", "dnn"), help="seconds to a held-out loss, beside rivals")
     parser.add_argument("--text", metavar="FILE", help="--to-loss text: the text, perhaps compressed by gzip")
     parser.add_argument("--recipe", metavar="RECIPE", help="--to-loss dnn: prepared and aligned")
@@ -239,16 +187,12 @@ def main() -> None:
     parser.add_argument("--width", type=int, default=128, help="--to-loss text: of the model (default: 128)")
     parser.add_argument("--layers", type=int, default=4, help="--to-loss text: blocks of the model (default: 4)")
     parser.add_argument("--minibatch", type=int, default=0, help="--to-loss: rows of text (12) or frames (256)")
-    parser.add_argument("--killed", metavar="RECIPE", help="word error rates though a host dies and comes back")
-    parser.add_argument("--exp", metavar="DIR", help="--killed: keep the run directories here")
     parser.add_argument("--target-loss", type=float, metavar="NATS", help="default: one that all reach")
     parser.add_argument("--set", nargs="+", default=[], metavar="KEY=VALUE", help="overrides of the recipe")
     for hidden in ("--on-host", "--notes"):
         parser.add_argument(hidden, help=argparse.SUPPRESS)
     parser.add_argument("--core", type=int, help=argparse.SUPPRESS)
     parser.add_argument("--addresses", nargs=2, help=argparse.SUPPRESS)
-    for hidden in ("--slow", "--sleeping"):
-        parser.add_argument(hidden, action="store_true", help=argparse.SUPPRESS)
     options = parser.parse_args()
     if options.on_host:
         if options.to_loss:
@@ -262,14 +206,8 @@ def main() -> None:
     from roundelay.run_directory import commit, machine
 
     print(f"{machine()}; roundelay {commit()}; load before: {os.getloadavg()[0]:.1f}")
-    if options.straggler:
-        print(straggle(options.rounds))
-    elif options.to_loss:
+    if options.to_loss:
         print(grid(options))
-    elif options.train:
-        print(train(options))
-    elif options.killed:
-        print(killed(options))
     else:
         print(table(measure(options)))
 

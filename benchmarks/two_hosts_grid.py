@@ -1,4 +1,5 @@
-"""Seconds to a held-out loss by every way over every link, for benchmarks/two_hosts.py --to-loss."""
+"""Seconds to a held-out loss by every way over every link, for benchmarks/two_hosts.py --to-loss; commands on both of
+its hosts."""
 
 import argparse
 import shutil
@@ -7,17 +8,17 @@ import sys
 import tempfile
 import time
 from collections.abc import Sequence
+from contextlib import suppress
 from pathlib import Path
 
 import numpy as np
 import torch
+from numpy.typing import NDArray
 from two_hosts_loop import make_task
-from two_hosts_notes import done, last_words, speed
 from two_hosts_predicted import ONE_HOST, UNSHAPED, Link, share_of_never_talking
 from two_hosts_rivals import missing, parsed
 from two_hosts_table import Cell, Results, Setting
 from two_hosts_tasks import LossTask
-from two_hosts_trainings import variables
 
 from roundelay_lab.namespaces.hosts import Hosts
 
@@ -47,10 +48,14 @@ START = 120.0
 """Seconds in which both learners must have found each other."""
 OVER = 20.0
 """Seconds beyond those asked for, where a step takes long."""
+PORT = 29400
+TOO_LONG = 1200
+
+_port = PORT
 
 
 def grid(options: argparse.Namespace) -> str:
-    """All cells that are not there yet; the table."""
+    """Run all cells that are not there yet; return the table."""
     from roundelay.run_directory import machine
 
     torch.set_num_threads(1)
@@ -126,7 +131,7 @@ def _measure(cell: Cell, task: LossTask, begun: float, options: argparse.Namespa
 
 
 def _train(hosts: Hosts, cell: Cell, notes: Path, options: argparse.Namespace) -> str:
-    """Both learners until time is up; the reason if that did not work."""
+    """Run both learners until time is up; return the reason if that did not work."""
     words = [
         sys.executable,
         str(Path(__file__).with_name("two_hosts.py")),
@@ -153,7 +158,7 @@ def _train(hosts: Hosts, cell: Cell, notes: Path, options: argparse.Namespace) -
     processes = []
     for rank, host in enumerate(places):
         with open(notes / f"said-{rank}", "wb") as said:
-            given = variables(hosts, rank, 1)
+            given = variables(hosts, rank)
             if cell.setting.rate == ONE_HOST:
                 given |= {"LOCAL_RANK": str(rank), "LOCAL_WORLD_SIZE": "2"}
             command = [*words, "--core", str(rank)]
@@ -189,3 +194,65 @@ def _curve(task: LossTask, notes: Path, alone: bool) -> list[tuple[float, float]
         at = max(float(path.with_suffix(".at").read_text()) for path in paths)
         found.append((at, task.judge(network)))
     return found
+
+
+def speed(ends: NDArray[np.float64], period: int) -> float:
+    """Steps a second, from the second of the end of each, over whole periods where there is one."""
+    whole = len(ends) // period * period
+    if period > 1 and whole:
+        return whole / float(ends[whole - 1])
+    if len(ends) < 3:
+        return len(ends) / float(ends[-1]) if len(ends) else 0.0
+    return (len(ends) - 1) / float(ends[-1] - ends[0])
+
+
+def done(notes: Path, seconds: float) -> bool:
+    """True once both learners have trained for so long."""
+    for rank in range(2):
+        with suppress(OSError), open(notes / f"steps-{rank}", "rb") as file:
+            file.seek(-8, 2)
+            if np.frombuffer(file.read(8))[0] >= seconds:
+                continue
+        return False
+    return True
+
+
+def last_words(notes: Path) -> str:
+    """Last line of each learner's output."""
+    said = [(notes / f"said-{host}").read_text(errors="replace").strip().splitlines() for host in range(2)]
+    return " / ".join(lines[-1][:200] for lines in said if lines) or "(they said nothing)"
+
+
+def variables(hosts: Hosts, host: int, port: int = PORT) -> dict[str, str]:
+    """Return the variables of torchrun on one of two hosts with a learner each, and the secret."""
+    who = {
+        "RANK": host,
+        "LOCAL_RANK": 0,
+        "WORLD_SIZE": 2,
+        "LOCAL_WORLD_SIZE": 1,
+        "MASTER_ADDR": hosts.address(0),
+        "MASTER_PORT": port,
+        "OMP_NUM_THREADS": 1,
+    }
+    return {**{name: str(value) for name, value in who.items()}, "ROUNDELAY_SECRET": "a secret for the benchmark"}
+
+
+def together(hosts: Hosts, command: Sequence[str]) -> None:
+    """`command` on every host, as torchrun would have it; `HOST` in it is the host's number."""
+    global _port  # noqa: PLW0603  a port of its own for every run: the kernel keeps old ones for a minute
+    _port += 1
+    processes = []
+    for host in range(2):
+        words = [str(host) if word == "HOST" else word for word in command]
+        processes.append(
+            hosts.start(
+                host,
+                words,
+                env=variables(hosts, host, _port),
+                stdout=subprocess.DEVNULL,
+                stderr=subprocess.PIPE,
+            )
+        )
+    said = [process.communicate(timeout=TOO_LONG)[1] for process in processes]
+    if any(process.returncode for process in processes):
+        raise RuntimeError(f"{' '.join(command)} failed:\n" + "\n".join(text[-2000:] for text in said))

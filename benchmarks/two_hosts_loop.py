@@ -1,8 +1,8 @@
-"""The process of one host in benchmarks/two_hosts.py --to-loss: a plain training loop, and notes of what it did.
+"""The process of one host in benchmarks/two_hosts.py --to-loss: a plain training loop, and notes of its steps.
 
 Notes of learner R, in a folder that both hosts see: `steps-R`, the second of the end of each step (doubles);
 `weights-R-K`, all parameters after the first step behind K times the interval (floats), and beside them `.at`, the
-second. Seconds are those of the machine's clock less what writing weights took, counted from the beginning of training.
+second. Seconds are those of the machine's clock less those of writing weights, counted from the beginning of training.
 The loop runs until it is killed, so that no way is charged for its own end.
 """
 

@@ -11,12 +11,12 @@ BATCH = 256
 PAYLOAD, LATENCY = 1448 / 1514, 1e-4
 """Of a frame of Ethernet, the share that TCP may fill; seconds a message, assumed: it hardly matters for 50 MB."""
 UNSHAPED, ONE_HOST = "unshaped", "one-host"
-"""Links without a rate: what the kernel gives between two hosts; two processes of one host."""
+"""Links without a rate: the kernel's between two hosts; two processes of one host."""
 ATTACHED = 0.7e-3, 5e-10
 """Seconds that an attached step takes beside the loop's own, and those of each parameter, as measured on one learner of
 0.8 million (docs/advice.md)."""
 SPEAKING = 0.03
-"""Share of a core for the process that speaks to other hosts, beside what exchanges are allowed (docs/log.md)."""
+"""Share of a core for the process that speaks to other hosts, beside that allowed to exchanges (docs/log.md)."""
 QUORUM = 0.1
 """Seconds between two looks of torchft's lighthouse for a quorum, which is made before every mean; its default."""
 LIKE = {
@@ -28,7 +28,7 @@ LIKE = {
     "hivemind": "bsp",
 }
 """Strategies of ours that say as much as a rival does, as often, and behind the same work: Decent-DP waits for an
-exchange in the next backward, so that only what takes longer than a step is waited for."""
+exchange in the next backward, so that only an exchange longer than a step is waited for."""
 
 
 @dataclass(frozen=True)
@@ -64,12 +64,11 @@ def steps_a_second(
     by (docs/advice.md).
 
     Args:
-        seconds: of a step of a learner that talks to nobody.
+        seconds: of a step of a learner that never talks.
         slower: factor on those of the second learner.
         ours: the learners are Roundelay's.
     """
-    from roundelay.advice.candidates import Candidate
-    from roundelay.advice.throughput import StepWork, never_talking, speed
+    from roundelay.advice.throughput import Candidate, StepWork, never_talking, speed
     from roundelay.runtime.sim.cluster import Compute, Handicap, Node, VirtualCluster, VirtualLink, VirtualLinks
 
     cluster = VirtualCluster(
@@ -86,7 +85,7 @@ def steps_a_second(
 
 
 def share_of_never_talking(mode: str, link: Link, parameters: int, seconds: float, slower: float = 1.0) -> float | None:
-    """Throughput over that of never talking, of a way of --to-loss; None: nothing is known of it.
+    """Return throughput over that of never talking, of a way of --to-loss; None: it is not known.
 
     Args:
         seconds: of a step of the first learner on its own.

@@ -1,9 +1,9 @@
 """Ways to train together, around one plain training loop: `roundelay.attach`, and rivals as their own pages show them.
 
-`join` is given a network and its optimizer, and gives back what the loop calls instead. A rival's options are written
-as a strategy's: `torchft-diloco,period=100`.
+`join` is given a network and its optimizer, and gives back the two that the loop calls instead. A rival's options are
+written as a strategy's: `torchft-diloco,period=100`.
 
-    alone                  nobody talks
+    alone                  no talk
     ddp                    torch's DistributedDataParallel
     decent-dp              Decent-DP, on a ring
     torchft-localsgd       torchft's LocalSGD: the mean of the models every `period` steps
@@ -42,7 +42,7 @@ PACKAGES = {
 LIGHTHOUSE = 29399
 PERIOD = 100
 PATIENT = timedelta(minutes=10)
-"""Timeout of rivals: here nobody dies, and links may be slow."""
+"""Timeout of rivals: here no process dies, and links may be slow."""
 MATCHING = 1.0
 """Seconds in which averagers of hivemind look for each other, at least."""
 
@@ -85,7 +85,7 @@ def missing(mode: str) -> str:
 
 
 def parsed(mode: str) -> tuple[str, dict[str, Any]]:
-    """Name and options of a way, without what is set between hosts."""
+    """Name and options of a way, without settings between hosts."""
     from roundelay.core.strategy_text import parse_strategy
 
     return parse_strategy(Way.of(mode).name)
@@ -158,7 +158,7 @@ def _torchft(
     parts: dict[str, Any] = {"network": plain.network, "optimizer": optimizer}
     if name == "torchft-diloco":
         parts["outer"] = torch.optim.SGD(plain.network.parameters(), lr=rate, momentum=0.9, nesterov=True)
-    manager, store = torchft_manager(place, parts)
+    manager, store = _torchft_manager(place, parts)
     with ExitStack() as stack:
         if name == "torchft-diloco":
             stack.enter_context(DiLoCo(manager, [plain.network], optimizer, parts["outer"], sync_every=period))
@@ -173,16 +173,8 @@ def _torchft(
     return Joined(plain.network, step, optimizer.zero_grad)
 
 
-def torchft_manager(
-    place: Place, parts: Mapping[str, Any], least: int = 2, timeout: timedelta = PATIENT, init_sync: bool = False
-) -> tuple[Any, Any]:
-    """A manager of torchft for `parts`, everything with a state, and its store, which must live as long.
-
-    Args:
-        least: replicas without which nothing goes on.
-        timeout: of all that replicas wait for.
-        init_sync: replicas do not begin with the same weights, so the first that lives gives its own.
-    """
+def _torchft_manager(place: Place, parts: Mapping[str, Any]) -> tuple[Any, Any]:
+    """Return a manager of torchft for `parts`, everything with a state, and its store, which must live as long."""
     from torch.distributed import TCPStore
     from torchft.manager import Manager
     from torchft.process_group import ProcessGroupGloo
@@ -195,8 +187,8 @@ def torchft_manager(
 
     store = TCPStore(place.address, 0, is_master=True, wait_for_workers=False)
     manager = Manager(
-        pg=ProcessGroupGloo(timeout=timeout),
-        min_replica_size=least,
+        pg=ProcessGroupGloo(timeout=PATIENT),
+        min_replica_size=2,
         use_async_quorum=False,
         load_state_dict=load,
         state_dict=lambda: {key: part.state_dict() for key, part in parts.items()},
@@ -207,10 +199,10 @@ def torchft_manager(
         world_size=1,
         lighthouse_addr=f"http://{place.addresses[0]}:{LIGHTHOUSE}",
         hostname=place.address,
-        timeout=timeout,
-        quorum_timeout=timeout,
-        connect_timeout=timeout,
-        init_sync=init_sync,
+        timeout=PATIENT,
+        quorum_timeout=PATIENT,
+        connect_timeout=PATIENT,
+        init_sync=False,
     )
     return manager, store
 

@@ -28,7 +28,7 @@ class Cell:
         number: of the round, from 0.
         failed: the reason why there is nothing to tell; empty if there is.
         steps: a second, of both learners.
-        alone: steps a second of both while nobody talked, before this cell and before the next.
+        alone: steps a second of both without talk, before this cell and before the next.
         curve: seconds of training, and the held-out loss (nats) of the mean of both models then.
         predicted: throughput over that of never talking, by the simulator.
         learning_rate: of both learners; None: that of the task.
@@ -50,7 +50,7 @@ class Cell:
 
     @property
     def ratio(self) -> float:
-        """Steps of both learners, over those of both while nobody talked."""
+        """Steps of both learners, over those of both without talk."""
         apart = statistics.mean(sum(both) for both in self.alone) if self.alone else math.nan
         return sum(self.steps) / apart
 
@@ -60,7 +60,7 @@ class Cell:
         return self.curve[-1][1] if self.curve else math.nan
 
     def seconds_to(self, target: float) -> float | None:
-        """Seconds until the loss was reached, on straight lines between looks; None: it was not."""
+        """Return the seconds until the loss was reached, on straight lines between looks; None: it was not."""
         before: tuple[float, float] | None = None
         for at, loss in self.curve:
             if loss <= target:

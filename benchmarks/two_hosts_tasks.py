@@ -23,7 +23,7 @@ class LossTask(ABC):
     """A network and its data.
 
     Attributes:
-        inputs: what a minibatch holds, in words.
+        inputs: the content of a minibatch, in words.
         rate: the learning rate of every learner.
     """
 

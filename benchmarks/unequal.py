@@ -13,15 +13,15 @@ times sooner that is than one fast learner alone; the same at the best rate of t
 is marked: the grid is too narrow.
 
 With `--falling SECONDS` rates fall in a straight line to 0. One learner trains for so long, and the loss to reach is
-its last, in the mean over seeds; others train for shorter and shorter times, and what is printed is the time after
-which they end there (a straight line between two that were tried).
+its last, in the mean over seeds; others train for shorter and shorter times, and printed is the time after which they
+end there (a straight line between two that were tried).
 """
 
 import argparse
 import gzip
 import math
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
 from typing import Any
@@ -43,7 +43,7 @@ from roundelay.learner.base import Learner, Task
 from roundelay.learner.module import ModuleLearner
 from roundelay.learner.quadratic import Quadratic
 from roundelay.runtime.base import Cluster, SegmentPlan
-from roundelay.runtime.sim.cluster import Compute, Handicap, Node, VirtualCluster, VirtualLink, VirtualLinks
+from roundelay.runtime.sim.cluster import Compute, Handicap, Node, VirtualCluster
 from roundelay.runtime.sim.cost import CostModel
 from roundelay.runtime.sim.driver import SimRuntime
 from roundelay.strategies import make_strategy
@@ -56,16 +56,10 @@ TEAMS: dict[str, tuple[float, ...]] = {
     "two equal and one 3 times slower": (1, 1, 3),
     "two equal and one 10 times slower": (1, 1, 10),
     "four equal": (1,) * 4,
-    "16 equal": (1,) * 16,
-    "16, one 10 times slower": (*(1,) * 15, 10),
 }
-"""Times that learners take for a minibatch, by what they are called."""
+"""Times that learners take for a minibatch, by name."""
 
 
-GPU_LINKS = VirtualLinks(VirtualLink(5e-6, 25e9), VirtualLink(5e-6, 12.5e9, shared=True))
-GPU_BYTES = 4 * 43_154_944
-"""Of `--gpu-hosts`: hosts of four V100 and one port of 100 Gbit/s, a network of 43 million parameters, as in
-src/roundelay/simulation/ibm.yaml; a minibatch takes 0.12 s there, and GRADIENT_SECONDS here."""
 ROWS, WIDTH, LAYERS, CONTEXT = 8, 48, 2, 48
 """Of the transformer of `--task characters`: sequences of a minibatch, width, layers, characters."""
 SHARES = (1.0, 0.9, 0.8, 0.7, 0.6, 0.5, 0.4, 0.3, 0.2, 0.1)
@@ -77,7 +71,7 @@ class Reached(Exception):
 
 
 class Watched(Learner):
-    """A learner that has somebody look whenever a gradient is computed."""
+    """A learner that calls a function whenever a gradient is computed."""
 
     def __init__(self, inner: Learner) -> None:
         self._inner = inner
@@ -257,14 +251,6 @@ def simulation(of: Problem, way: Way, options: argparse.Namespace, seed: int, le
     slow = tuple(Handicap(rank, factor) for rank, factor in enumerate(factors) if factor > 1)
     compute = Compute(seconds=GRADIENT_SECONDS, sigma=0.1)
     cluster = VirtualCluster("unequal", (Node(1, learners),), compute, exchange=options.exchange, stragglers=slow)
-    if options.gpu_hosts:
-        cluster = replace(
-            cluster,
-            exchange=None,
-            nodes=(Node(min(4, learners), -(-learners // 4)),),
-            links=GPU_LINKS,
-            model_bytes=GPU_BYTES,
-        )
     known = make_strategy(way.strategy), WatchedTask(learner), of.optimizer, learners, seed
     return SimRuntime(Cluster(*known, shared_minibatch=False, rate=way.factor), CostModel(cluster=cluster))
 
@@ -364,7 +350,6 @@ def main() -> None:
     parser.add_argument("--momentum", type=float, help="SGD with so much (default: plain SGD, and AdamW for texts)")
     parser.add_argument("--falling", type=float, metavar="SECONDS", help="of one alone, at rates that fall to 0")
     parser.add_argument("--exchange", type=float, default=0.02, help="seconds of an exchange (default: 0.02)")
-    parser.add_argument("--gpu-hosts", action="store_true", help="four learners a host, exchanges at the costs of GPUs")
     options = parser.parse_args()
     if options.task != "quadratic" and options.text is None:
         parser.error(f"--task {options.task}: give --text FILE.")

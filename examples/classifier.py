@@ -1,4 +1,4 @@
-"""An image classifier in plain PyTorch, trained by several learners. What Roundelay adds is marked with `# <-`.
+"""An image classifier in plain PyTorch, trained by several learners. Lines for Roundelay are marked with `# <-`.
 
     roundelay launch -n 2 examples/classifier.py --strategy adpsgd
     torchrun --nproc-per-node 2 examples/classifier.py --strategy bsp          # with --device cuda: on GPUs

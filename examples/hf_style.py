@@ -1,5 +1,5 @@
 """A training loop as users of Hugging Face's `transformers` write it: a model that returns its loss, two parameter
-groups, a schedule with warm-up, gradient accumulation, clipping, autocast. What Roundelay adds is marked with `# <-`.
+groups, a schedule with warm-up, gradient accumulation, clipping, autocast. Lines for Roundelay are marked with `# <-`.
 
     roundelay launch -n 2 examples/hf_style.py --strategy bmuf
 

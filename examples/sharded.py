@@ -43,7 +43,7 @@ def draw(generator: torch.Generator, count: int) -> tuple[torch.Tensor, torch.Te
 
 
 def main() -> None:
-    """Train, and say what this process holds."""
+    """Train, and print this process's part."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--group", type=int, default=int(os.environ.get("ROUNDELAY_GROUP", "1")))
     parser.add_argument("--strategy", default="adpsgd")

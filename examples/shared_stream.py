@@ -1,4 +1,4 @@
-"""Batches that have neither an index nor a length, shared by several learners. What Roundelay adds is marked with
+"""Batches that have neither an index nor a length, shared by several learners. Lines for Roundelay are marked with
 `# <-`.
 
     roundelay launch -n 2 examples/shared_stream.py                     # made-up sounds, bucketed by their length
@@ -52,7 +52,7 @@ class Buckets:
 
 def lhotse_buckets(sounds: int) -> Iterable[Any]:
     """The same by lhotse, whose batches are sets of cuts. It deals nothing out by rank, for the session shares."""
-    from lhotse import CutSet  # noqa: PLC0415  not everybody has it
+    from lhotse import CutSet  # noqa: PLC0415  it may be missing
     from lhotse.dataset import DynamicBucketingSampler  # noqa: PLC0415
     from lhotse.testing.dummies import dummy_cut  # noqa: PLC0415
 

@@ -11,7 +11,7 @@ import torch
 from hypothesis import settings
 
 from roundelay.algorithms.torch_optimizer import TorchOptimizer
-from roundelay.core.importing import uncollected
+from roundelay.core.extras import uncollected
 from roundelay.runtime.procs import fork_server
 
 # Machines that run other things too are slow at times; the limit of pytest-timeout is limit enough. Every run draws the

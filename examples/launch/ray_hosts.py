@@ -29,7 +29,7 @@ class Host:
         return str(get_node_ip_address())
 
     def train(self, words: Sequence[str], variables: dict[str, str], folder: str) -> int:
-        """Run the command under torchrun's variables; its exit status."""
+        """Run the command under torchrun's variables; return its exit status."""
         command = [sys.executable, "-m", "roundelay.cli", *words]
         return subprocess.run(command, env={**os.environ, **variables}, cwd=folder, check=False).returncode
 

@@ -60,7 +60,7 @@ class Training:
 
 
 def preempted(job: submitit.JobEnvironment) -> bool:
-    """Has Slurm ended it for another job? Else somebody has cancelled it."""
+    """Return True if Slurm has ended it for another job; else a user has cancelled it."""
     if job.cluster != "slurm":
         return False
     found = subprocess.run(["scontrol", "show", "job", job.job_id], capture_output=True, text=True, check=True)

@@ -4,7 +4,7 @@
 
 `RANK` in an option becomes the learner's, for each writes a folder of its own. Minibatches go to the learner that is
 free. From the validation to the beginning of the next epoch, checkpoints and averages included, the model is the common
-one; what `--resume` would go on from is not told to the session, so it is refused.
+one; the session does not know the position that `--resume` would go on from, so it is refused.
 """
 
 import contextlib

@@ -1,8 +1,8 @@
 """icefall's zipformer recipe on AN4: its data, one learner, and the held-out losses of models written down on the way.
 
     python icefall_an4.py prepare --source AN4 --data DIR
-    python icefall_an4.py learn --icefall CLONE --data DIR --way alone --rank 0 --notes DIR [--seconds 60]
-    python icefall_an4.py judge --icefall CLONE --data DIR --notes DIR
+    python icefall_an4.py learn --clone CLONE --data DIR --way alone --rank 0 --notes DIR [--seconds 60]
+    python icefall_an4.py judge --clone CLONE --data DIR --notes DIR
 
 AN4 has `train` and `dev` folders with Kaldi's `text` and `wav.scp`, paths relative to AN4. CLONE is icefall with
 icefall_zipformer.patch for Roundelay's ways, without it for `alone` and `ddp`, which is the recipe's own. Needed are
@@ -14,17 +14,15 @@ where the slow learner sleeps too.
 """
 
 import argparse
-import json
 import os
 import shlex
 import sys
-import time
 from pathlib import Path
 from types import ModuleType
 from typing import Any
 
 import k2_by_torch
-import numpy as np
+import looks
 import torch
 
 SIZE = shlex.split(
@@ -43,8 +41,9 @@ SHIFT = 0.02
 """Seconds between frames, of 0.01."""
 
 
-def prepare(source: Path, data: Path) -> None:
+def prepare(options: argparse.Namespace, _: list[str]) -> None:
     """Features, as the recipe's own preparation makes them, and word pieces."""
+    source, data = options.source, options.data
     import sentencepiece
     from lhotse import CutSet, Fbank, FbankConfig, MonoCut, Recording, SupervisionSegment
 
@@ -74,18 +73,19 @@ def prepare(source: Path, data: Path) -> None:
     )
 
 
-def recipe(icefall: Path, data: Path, notes: Path, *words: str) -> tuple[ModuleType, argparse.Namespace]:
+def recipe(options: argparse.Namespace, words: list[str]) -> tuple[ModuleType, argparse.Namespace]:
     """Return the recipe's `train.py`, and its options."""
+    data, notes = options.data, options.notes
     k2_by_torch.install()
-    sys.path[:0] = [str(icefall), str(icefall / "egs/librispeech/ASR/zipformer")]
+    sys.path[:0] = [str(options.clone), str(options.clone / "egs/librispeech/ASR/zipformer")]
     import train  # type: ignore[import-not-found]
 
     places = ["--manifest-dir", str(data), "--bpe-model", str(data / "bpe.model"), "--exp-dir", str(notes / "exp")]
     sys.argv = ["train.py", *SIZE, *places, *words]
     parser = train.get_parser()
     train.LibriSpeechAsrDataModule.add_arguments(parser)
-    options = parser.parse_args()
-    options.exp_dir = Path(options.exp_dir)
+    given = parser.parse_args()
+    given.exp_dir = Path(given.exp_dir)
     defaults = train.get_params
 
     def get_params() -> Any:
@@ -94,48 +94,14 @@ def recipe(icefall: Path, data: Path, notes: Path, *words: str) -> tuple[ModuleT
         return params
 
     train.get_params = get_params
-    return train, options
-
-
-class Watch:
-    """Called in every step, between the backward pass and the update: sleeps, and writes the model down at its moments.
-
-    Args:
-        seconds: until the last of `looks` equally distant looks, from the first step on.
-        slower: by this factor, by a sleep after what the processor did since the last call.
-    """
-
-    def __init__(self, notes: Path, rank: int, seconds: float, looks: int, slower: float) -> None:
-        self.notes, self.rank, self.slower = notes, rank, slower
-        self.moments = [seconds * (look + 1) / looks for look in range(looks)]
-        self.model: torch.nn.Module | None = None
-        self.steps, self.began, self.look, self.busy = 0, 0.0, 0, time.thread_time()
-
-    def step(self) -> None:
-        """One step of the learner."""
-        assert self.model is not None
-        if self.slower > 1 and self.steps:
-            time.sleep((self.slower - 1) * (time.thread_time() - self.busy))
-        now = time.monotonic()
-        self.began = self.began or now
-        self.steps += 1
-        while self.look < len(self.moments) and now - self.began >= self.moments[self.look]:
-            place = self.notes / f"weights-{self.rank}-{self.look}"
-            weights = torch.nn.utils.parameters_to_vector(self.model.parameters()).detach()
-            weights.numpy().astype(np.float32).tofile(place)
-            fact = {"at": now, "began": self.began, "steps": self.steps, "busy": time.process_time()}
-            place.with_suffix(".json.part").write_text(json.dumps(fact))
-            place.with_suffix(".json.part").rename(place.with_suffix(".json"))
-            self.look += 1
-        self.busy = time.thread_time()
+    return train, given
 
 
 def learn(options: argparse.Namespace, words: list[str]) -> None:
     """One learner, until it is killed."""
-    torch.set_num_threads(1)
     world = ["--world-size", "2"] if options.way == "ddp" else []
-    train, given = recipe(options.icefall, options.data, options.notes, *words, *world)
-    watch = Watch(options.notes, options.rank, options.seconds, options.looks, options.slower if options.rank else 1.0)
+    train, given = recipe(options, [*words, "--base-lr", str(options.learning_rate), *world])
+    watch = looks.watch(options)
 
     def make(params: Any, made: Any = train.get_model) -> torch.nn.Module:
         watch.model = made(params)
@@ -168,9 +134,8 @@ def learn(options: argparse.Namespace, words: list[str]) -> None:
 
 
 def judge(options: argparse.Namespace, words: list[str]) -> None:
-    """Print the curve of a run: held-out loss of the mean of the learners' models, at each look."""
-    torch.set_num_threads(1)
-    train, given = recipe(options.icefall, options.data, options.notes, *words)
+    """Print the curve: the recipe's own loss of the held-out utterances, a frame."""
+    train, given = recipe(options, words)
     params = train.get_params()
     params.update(vars(given))
     pieces = train.spm.SentencePieceProcessor()
@@ -179,40 +144,13 @@ def judge(options: argparse.Namespace, words: list[str]) -> None:
     corpus = train.LibriSpeechAsrDataModule(given)
     held_out = list(corpus.valid_dataloaders(corpus.dev_clean_cuts() + corpus.dev_other_cuts()))
     model = train.get_model(params).eval()
-    notes = options.notes
-    ranks = sorted({int(path.stem.split("-")[1]) for path in notes.glob("weights-*.json")})
-    looks = sorted({int(path.stem.split("-")[2]) for path in notes.glob("weights-*.json")})
-    curve = []
-    for look in looks:
-        places = [notes / f"weights-{rank}-{look}" for rank in ranks]
-        if not all(place.with_suffix(".json").exists() for place in places):
-            continue
-        facts = [json.loads(place.with_suffix(".json").read_text()) for place in places]
-        mean = np.mean([np.fromfile(place, np.float32) for place in places], axis=0)
-        torch.nn.utils.vector_to_parameters(torch.from_numpy(mean), model.parameters())
+
+    def loss() -> float:
         found = [train.compute_loss(params, model, pieces, batch, is_training=False)[1] for batch in held_out]
-        loss = sum(one["loss"] for one in found) / sum(one["frames"] for one in found)
-        seconds = max(fact["at"] for fact in facts) - min(fact["began"] for fact in facts)
-        curve.append({"seconds": seconds, "loss": loss, "steps": [fact["steps"] for fact in facts]})
-    print(json.dumps({"parameters": sum(one.numel() for one in model.parameters()), "curve": curve}))
+        return float(sum(one["loss"] for one in found) / sum(one["frames"] for one in found))
 
-
-def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("act", choices=("prepare", "learn", "judge"))
-    for place in ("--source", "--data", "--icefall", "--notes"):
-        parser.add_argument(place, type=lambda text: Path(text).resolve())
-    parser.add_argument("--way", default="alone", help="alone, ddp, or a strategy")
-    parser.add_argument("--rank", type=int, default=0)
-    parser.add_argument("--seconds", type=float, default=60.0)
-    parser.add_argument("--looks", type=int, default=12)
-    parser.add_argument("--slower", type=float, default=1.0, help="factor of the learner of rank 1")
-    options, words = parser.parse_known_args()
-    if options.act == "prepare":
-        prepare(options.source, options.data)
-    else:
-        {"learn": learn, "judge": judge}[options.act](options, words)
+    looks.print_curve(options.notes, model, loss)
 
 
 if __name__ == "__main__":
-    main()
+    looks.main(__doc__, prepare, learn, judge)

@@ -1,7 +1,7 @@
 """The part of k2 that icefall's CTC branch takes, by torch: two activations and lists of labels.
 
-k2 has no wheel for every torch. `install()` puts this in the place of k2, for one process. What else of k2 is named in
-annotations is an empty class.
+k2 has no wheel for every torch. `install()` puts this in the place of k2, for one process. Other names of k2 in
+annotations are an empty class.
 """
 
 import sys

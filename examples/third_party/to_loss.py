@@ -1,15 +1,16 @@
-"""Seconds to a held-out loss of icefall's zipformer on two hosts, beside the recipe's own DDP.
+"""Seconds to a held-out loss of somebody's training on two hosts, beside its own DDP.
 
-    python icefall_an4.py prepare --source AN4 --data DIR
-    python to_loss.py --icefall CLONE --patched CLONE --data DIR --out DIR [--base-lr 0.06 0.12 0.24] [--ways ddp ...]
-                      [--rates 1gbit 100mbit] [--slower 1 3] [--seconds 75] [-- OTHER OPTIONS OF THE RECIPE]
+    python SCRIPT prepare --source AN4 --data DIR
+    python to_loss.py --script SCRIPT --data DIR --out DIR [--clone CLONE] [--patched CLONE]
+                      [--learning-rates 0.03 0.06] [--ways ddp ...] [--rates 1gbit 100mbit] [--slower 1 3]
+                      [--seconds 75] [-- THE SCRIPT'S OPTIONS]
 
-Hosts are network namespaces, one core each, joined by a link of the given rate: it needs Linux, iproute2 and
-`roundelay_lab`. `--patched` is a clone with icefall_zipformer.patch, `--icefall` one without. A cell is one way, link
-and factor by which the second learner is slower. First, one learner alone trains at every rate of `--base-lr`, two of
-them at a time, one a core; the best in the end is the rate of all ways, and its loss in the end the one to reach.
-Models are written down on the way, and judged when no cell runs: the mean of both learners' models. What is in `--out`
-already is not run again.
+SCRIPT is icefall_an4.py, transformers_text.py or one like them, which says what it needs. Hosts are network namespaces,
+one core each, joined by a link of the given rate: it needs Linux, iproute2 and `roundelay_lab`. `--patched` is a clone
+with the toolkit's patch, `--clone` one without. A cell is one way, link and factor by which the second learner is
+slower. First, one learner alone trains at every rate of `--learning-rates`, two of them at a time, one a core; the best
+in the end is the rate of all ways, and its loss in the end the one to reach. Models are written down on the way, and
+judged when no cell runs: the mean of both learners' models. Cells in `--out` already are not run again.
 """
 
 import argparse
@@ -25,9 +26,8 @@ from typing import Any
 
 from roundelay_lab.namespaces.hosts import Hosts
 
-SCRIPT = Path(__file__).with_name("icefall_an4.py")
 NOT_FINITE = "Too many grads were not finite"
-"""Last words of the recipe's optimizer when it gives up."""
+"""Last words of icefall's optimizer when it gives up."""
 START = 120.0
 """Seconds in which learners must have begun, and by which they may be late."""
 
@@ -46,6 +46,11 @@ class Cell:
         return out / f"{self.way}-{self.learning_rate:g}-{self.link}-{self.slower:g}"
 
 
+def script(options: argparse.Namespace, act: str, clone: Path | None) -> list[str]:
+    """Return the words that call the toolkit's script."""
+    return [str(options.script), act, "--data", str(options.data), *(["--clone", str(clone)] if clone else [])]
+
+
 def run(options: argparse.Namespace, cell: Cell, number: int) -> None:
     """Run a cell, unless it is there. Its number makes its port; that of `alone` also its core.
 
@@ -58,9 +63,9 @@ def run(options: argparse.Namespace, cell: Cell, number: int) -> None:
     began = time.monotonic()
     (place / "exp").mkdir(parents=True, exist_ok=True)
     plain = way in ("alone", "ddp")
-    words = [str(SCRIPT), "learn", "--icefall", str(options.icefall if plain else options.patched)]
-    words += ["--data", str(options.data), "--way", way, "--notes", str(place), "--slower", str(cell.slower)]
-    words += ["--seconds", str(options.seconds), "--looks", str(options.looks)]
+    words = [*script(options, "learn", options.clone if plain else options.patched), "--notes", str(place)]
+    words += ["--way", way, "--slower", str(cell.slower), "--learning-rate", str(cell.learning_rate)]
+    words += ["--seconds", str(options.seconds), "--looks", str(options.looks), *options.others]
     launch = [] if plain else ["-m", "roundelay.cli", "launch", "-n", "1", "--no-prefix"]
     learners = 1 if way == "alone" else 2
     with Hosts(2) as hosts:
@@ -79,7 +84,6 @@ def run(options: argparse.Namespace, cell: Cell, number: int) -> None:
                 world |= {"ROUNDELAY_SECRET": "a secret for the benchmark"}
             core = (host + (number if way == "alone" else 0)) % (os.cpu_count() or 1)
             command = ["taskset", "-c", str(core), sys.executable, *launch, *words, "--rank", str(host)]
-            command += ["--base-lr", str(cell.learning_rate), *options.recipe]
             with open(place / f"said-{host}", "wb") as said:
                 processes.append(hosts.start(host, command, env=world, stdout=said, stderr=said))
         until = time.monotonic() + 2 * START + 1.5 * options.seconds
@@ -117,8 +121,8 @@ def judge(options: argparse.Namespace, places: list[Path]) -> None:
 
     def work(some: list[Path]) -> None:
         for place in some:
-            words = ["--icefall", str(options.icefall), "--data", str(options.data), "--notes", str(place)]
-            command = [sys.executable, str(SCRIPT), "judge", *words, *options.recipe]
+            words = [*script(options, "judge", options.clone), "--notes", str(place), *options.others]
+            command = [sys.executable, *words]
             done = subprocess.run(command, capture_output=True, text=True, check=False)
             if done.returncode:
                 raise RuntimeError(f"{place.name}: {done.stderr[-2000:]}")
@@ -153,7 +157,7 @@ def table(options: argparse.Namespace, alone: list[Cell], finite: list[Cell], be
     ends = ", ".join(f"{cell.learning_rate:g}: {losses.get(cell, 'diverged')}" for cell in alone)
     edge = " (at the edge of the grid)" if best in (alone[0], alone[-1]) else ""
     lines = [
-        f"{curve(best)['parameters']} parameters; {' '.join(options.recipe)}; {options.seconds:g} s a cell",
+        f"{curve(best)['parameters']} parameters; {' '.join(options.others)}; {options.seconds:g} s a cell",
         f"one learner alone, by rate: {ends}; so {best.learning_rate:g}{edge}, and the loss to reach is {target:.3f}",
         "",
         "| link | second learner | way | seconds to the loss | loss in the end | steps |",
@@ -171,21 +175,22 @@ def table(options: argparse.Namespace, alone: list[Cell], finite: list[Cell], be
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    for place in ("--icefall", "--patched", "--data", "--out"):
-        parser.add_argument(place, type=lambda text: Path(text).resolve(), required=True)
-    parser.add_argument("--base-lr", nargs="+", type=float, default=[0.03, 0.06, 0.12, 0.24], help="rates, in order")
+    for place in ("--script", "--data", "--out", "--clone", "--patched"):
+        needed = place not in ("--clone", "--patched")
+        parser.add_argument(place, type=lambda text: Path(text).resolve(), required=needed)
+    parser.add_argument("--learning-rates", nargs="+", type=float, default=[0.03, 0.06, 0.12, 0.24], help="in order")
     parser.add_argument("--ways", nargs="+", default=["ddp", "adpsgd", "diloco,period=20"])
     parser.add_argument("--rates", nargs="+", default=["1gbit", "100mbit"], help="of the link, as tc writes them")
     parser.add_argument("--slower", nargs="+", type=float, default=[1.0, 3.0])
     parser.add_argument("--seconds", type=float, default=75.0)
     parser.add_argument("--looks", type=int, default=10)
-    parser.add_argument("recipe", nargs="*", help="other options of the recipe, after --")
+    parser.add_argument("others", nargs="*", help="options of the script, after --")
     options = parser.parse_args()
-    alone = [Cell("alone", rate) for rate in options.base_lr]
+    alone = [Cell("alone", rate) for rate in options.learning_rates]
     finite = search(options, alone)
     judge(options, [cell.place(options.out) for cell in finite])
     best = min(finite, key=lambda cell: last_loss(cell.place(options.out)))
-    print(f"base-lr {best.learning_rate:g} is best for one learner alone", file=sys.stderr, flush=True)
+    print(f"learning rate {best.learning_rate:g} is best for one learner alone", file=sys.stderr, flush=True)
     cells = [
         Cell(way, best.learning_rate, link, slower)
         for slower in options.slower

@@ -3,8 +3,7 @@
 from importlib import import_module
 from typing import TYPE_CHECKING
 
-from roundelay.core.extras import load
-from roundelay.core.importing import uncollected
+from roundelay.core.extras import load, uncollected
 
 if TYPE_CHECKING:
     from roundelay.api.advising import advise
@@ -65,7 +64,7 @@ _PLACES = {
     "train": "roundelay_speech.api.training",
     "transcribe": "roundelay_speech.api.transcribing",
 }
-"""Modules of what is public, loaded when it is asked for: some load torch, and `import roundelay` must not."""
+"""Modules of public names, loaded when a name is asked for: some load torch, and `import roundelay` must not."""
 
 __all__ = [
     "Contenders",

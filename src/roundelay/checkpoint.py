@@ -1,4 +1,4 @@
-"""Saves on disk: complete, atomic, and readable by anybody (safetensors and JSON).
+"""Saves on disk: complete, atomic, and readable by any program (safetensors and JSON).
 
 A save has one part or several. `NAME.safetensors` holds the vectors of a part; `NAME.json` is written after it, names
 its checksum and its own, and holds all the rest. A part exists when its JSON does. One that is written again (a run
@@ -8,7 +8,7 @@ rename replaces the old by the new.
 A checkpoint, the save of a run, is one part with every row and every vector that belongs to it, and the run's position
 in data and schedule. Random numbers need no state of their own: their streams are named by seed and counters, which are
 here. Names sort by the place in the data: `epoch-0002` is the end of the second epoch, `epoch-0002-at-000000128` lies
-128 rounds further on. A save of a session of somebody else's loop has a part of each learner (attached/save_files.py).
+128 rounds further on. A save of a session of a user's loop has a part of each learner (attached/save_files.py).
 
 Legend: P parameters, L learners.
 """
@@ -86,7 +86,7 @@ def read_meta(path: Path) -> dict[str, Any]:
     """Return the plain values of the part whose JSON is `path`.
 
     Raises:
-        Damaged: it is not what was written.
+        Damaged: it is not as it was written.
         UserError: it is of a version that this program does not read.
     """
     return _read(path)[0]
@@ -112,7 +112,7 @@ def read_part(path: Path) -> Part:
     """Return the part whose JSON is `path`, held to its checksums.
 
     Raises:
-        Damaged: a file is missing or not what was written; names it.
+        Damaged: a file is missing or not as it was written; names it.
         UserError: it is of a version that this program does not read.
     """
     meta, data = _whole(path)
@@ -123,7 +123,7 @@ def read_part(path: Path) -> Part:
 
 
 def check_part(path: Path) -> None:
-    """Hold the part whose JSON is `path` to its checksums; raises what `read_part` does."""
+    """Hold the part whose JSON is `path` to its checksums; raises the errors of `read_part`."""
     _whole(path)
 
 
@@ -170,7 +170,7 @@ def load_checkpoint(path: Path) -> Checkpoint:
     """Read the checkpoint whose JSON is `path`.
 
     Raises:
-        Damaged: a file is missing or not what was written; names it.
+        Damaged: a file is missing or not as it was written; names it.
         UserError: it is of a version that this program does not read.
     """
     part = read_part(path)
@@ -207,8 +207,8 @@ def latest(folder: Path) -> Path | None:
 
 
 def newest_whole(saves: Iterable[S], read: Callable[[S], T | None]) -> tuple[T | None, dict[S, str]]:
-    """Return what `read` makes of the first of `saves`, the newest first, that is whole and of which it makes anything;
-    and of those before it each that is damaged, with what is wrong with it."""
+    """Return the result of `read` for the first of `saves`, the newest first, that is whole and of which it makes
+    anything; and the damaged ones before it, each with its fault."""
     damaged = dict[S, str]()
     for one in saves:
         try:
@@ -260,7 +260,7 @@ class Room:
         self._patience, self._asked, self._say = patience, asked, say
 
     def wait_for(self, write: Callable[[], T], folder: Path, needed: int = 0) -> T:
-        """Call `write`, which needs about so many bytes in `folder`, again after `DiskFull`; returns what it returns.
+        """Call `write`, which needs about so many bytes in `folder`, again after `DiskFull`; returns its result.
 
         Raises:
             DiskFull: there is still no room.
@@ -287,7 +287,7 @@ class Room:
         return (
             f"{path}: the disk is full: {wanted}, {_size(shutil.disk_usage(folder).free)} are free. Free some "
             f"space: it is tried again every {RETRY_SECONDS:g} s for {minutes}, and nothing trained is "
-            "lost. Ctrl-C gives up, and what was saved before stays."
+            "lost. Ctrl-C gives up, and earlier checkpoints stay."
         )
 
 

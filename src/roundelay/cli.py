@@ -1,26 +1,20 @@
 """The command line: parses, calls, prints. Nothing is computed here; the commands are in `commands/`."""
 
 import argparse
+import errno
+import os
 import sys
 import traceback
 from collections.abc import Sequence
 
 from roundelay import __version__
-from roundelay.commands import (
-    advice,
-    comparisons,
-    hosts,
-    kept,
-    launching,
-    lists,
-    scaling,
-)
+from roundelay.commands import advice, comparisons, hosts, kept, launching, lists, scaling
 from roundelay.commands.examples import EXAMPLES, FIRST_STEPS
 from roundelay.commands.parser import Parser
-from roundelay.commands.plugins import OF_SPEECH, OF_THE_LABORATORY, add_plugins, find_plugins
+from roundelay.commands.plugins import OF_SPEECH, OF_THE_LABORATORY, add_plugins
 from roundelay.core.errors import UserError
-from roundelay.core.extras import load
-from roundelay.core.importing import import_uncollected
+from roundelay.core.extras import import_uncollected, load
+from roundelay.core.plugins import find_plugins
 from roundelay.core.strategy_text import did_you_mean
 from roundelay.runtime.launch.c_libraries import wait_politely
 from roundelay.stopping import Ended
@@ -30,8 +24,8 @@ ABOUT = "Train acoustic models on many learners, from recorded speech to word er
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    """Run one command; 0 done, 1 a defect, or bad recordings among many, 2 something the user can mend, 130
-    interrupted, 128 and its number after another signal."""
+    """Run one command; return 0 if done, 1 for a defect, or bad recordings among many, 2 for a mistake that the user
+    can mend, 130 if interrupted, 128 plus its number after another signal."""
     words = sys.argv[1:] if arguments is None else arguments
     if not words:
         console.print(f"{ABOUT}\n\n{FIRST_STEPS}", markup=False, end="")
@@ -40,6 +34,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
         with tidy():
             options = _parse(words)
             Verbosity.quiet, Verbosity.verbose = options.quiet, options.verbose
+            options.alone = arguments is None  # this process does nothing else
             options.parser.check_values(options)
             wait_politely()  # before any command imports torch
             import_uncollected("torch")
@@ -48,6 +43,11 @@ def main(arguments: Sequence[str] | None = None) -> int:
         if Verbosity.verbose:
             traceback.print_exc()
         complain(str(error))
+        return 2
+    except OSError as error:  # of a folder that no command thought to be closed to it
+        if error.errno not in (errno.EROFS, errno.EACCES, errno.ENOSPC, errno.EDQUOT) or error.filename is None:
+            raise
+        complain(f"{os.fsdecode(error.filename)}: {error.strerror}. Mend that, and run the same command again.")
         return 2
     except Ended as error:
         complain(str(error))
@@ -97,13 +97,13 @@ def _command(name: str, commands: dict[str, Parser]) -> Parser:
 
 
 def command_parsers() -> dict[str, Parser]:
-    """Return the parser of each command, by name: for whoever documents them."""
+    """Return the parser of each command, by name: for their documentation."""
     return _parsers()[1]
 
 
 def _parsers(asked: str = "help") -> tuple[Parser, dict[str, Parser]]:
     """Return the parser of the whole command line, and that of each command. Commands of other packages are looked for
-    where this one does not have what is asked for, and for the list of all."""
+    where this one does not have the command, and for the list of all."""
     parser = Parser(prog="roundelay", description=ABOUT, epilog=FIRST_STEPS)
     parser.add_argument("--version", action="version", version=f"roundelay {__version__}", help="print the version")
     adding = parser.add_subparsers(title="commands", required=True, metavar="COMMAND")
@@ -136,18 +136,19 @@ def _parsers(asked: str = "help") -> tuple[Parser, dict[str, Parser]]:
     sub = command("completion", complete, "print a script that completes commands and options in a shell")
     sub.add_argument("shell", choices=["bash", "zsh", "tcsh"], help="the shell")
     if asked not in commands or asked in ("help", "completion"):
-        plugins = find_plugins(commands)
+        plugins = [*find_plugins("commands", commands).values()]
         functions = {one.value for one in plugins if one.name == asked}
         add_plugins([one for one in plugins if one.value in functions or not functions], command)
     return parser, commands
 
 
 def _explain(parser: Parser, words: Sequence[str]) -> None:
-    """Print the help of a command, and what some of its words or options are."""
+    """Print the help of a command, and the meaning of some of its words or options."""
     console.out(parser.format_help(), highlight=False, end="")
     for word in words:
         if (about := _about(parser, word)) is None:
-            raise UserError(f"{parser.prog.removeprefix('roundelay ')} knows no {word!r}. What it knows is above.")
+            command = parser.prog.removeprefix("roundelay ")
+            raise UserError(f"{command} has no word or option {word!r}: all are above.")
         console.out(f"\n{word}: {about}", highlight=False)
 
 

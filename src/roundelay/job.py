@@ -80,7 +80,7 @@ class Job:
     loggers: tuple[Logger, ...] = ()
     """Told of every record, beside TensorBoard."""
     remarks: Callable[[], Iterable[str]] = tuple
-    """Finds sentences on the data for whoever starts it."""
+    """Finds sentences on the data for the user who starts it."""
 
     def identity(self) -> dict[str, Any]:
         """Return fields of records that say which job it is."""
@@ -108,9 +108,9 @@ class Job:
 
 
 class Interrupt:
-    """Set by whoever catches a signal; the run stops at the next round and writes a checkpoint."""
+    """Set by the catcher of a signal; the run stops at the next round and writes a checkpoint."""
 
     def __init__(self) -> None:
         self.asked = False
         self.why = ""  # the name of the signal
-        self.busy = False  # before there is anything to keep, whoever catches it may end the process at once
+        self.busy = False  # before there is anything to keep, the catcher may end the process at once

@@ -12,7 +12,7 @@ from roundelay.checkpoint import Checkpoint, Room, bytes_of, load_checkpoint, se
 from roundelay.core.checksums import Damaged
 from roundelay.core.epochs import EpochPlan
 from roundelay.core.errors import UserError
-from roundelay.core.progress import Progress
+from roundelay.core.progress import Progress, mention
 from roundelay.core.records import (
     CheckpointDamaged,
     CheckpointWritten,
@@ -23,22 +23,12 @@ from roundelay.core.records import (
     RunStarted,
 )
 from roundelay.core.state import Statistics
-from roundelay.curve_points import CurvePoints
 from roundelay.job import Begin, Interrupt, Job
-from roundelay.journal import Journal
+from roundelay.journal import CurvePoints, Journal
 from roundelay.learner.base import Learner, Stopped
 from roundelay.loggers.base import LoggedRun
 from roundelay.run_directory import commit, cut, has_trained, machine
-from roundelay.runtime.base import (
-    Glance,
-    LearnerDied,
-    Lost,
-    Outcome,
-    Runtime,
-    SegmentPlan,
-    ended_by_death,
-    wall_clock,
-)
+from roundelay.runtime.base import Glance, LearnerDied, Lost, Outcome, Runtime, SegmentPlan, ended_by_death, wall_clock
 from roundelay.runtime.learners_rate import said_at_end, said_at_start
 from roundelay.runtime.live import LiveFile
 from roundelay.runtime.resize import TrainedBy, begun_at, gone_on_with
@@ -53,7 +43,7 @@ class WentBack(Exception):
 
 
 class Run:
-    """One call of `train`, or what follows a death in it: the loop and what it writes."""
+    """One call of `train`, or its continuation after a death: the loop and its records."""
 
     def __init__(
         self,
@@ -107,7 +97,7 @@ class Run:
             self.journal.close()
 
     def _begin(self, begin: Begin) -> bool:
-        """Start from another model; False if asked to stop."""
+        """Start from another model; return False if asked to stop."""
         found = begin(self.learner, self.progress, self.interrupt)
         self.started = wall_clock()  # a first phase is a run of its own
         if found is None:
@@ -121,9 +111,9 @@ class Run:
     # One epoch --------------------------------------------------------------------------------------------------------
 
     def _epoch(self) -> bool:
-        """Train the rest of the epoch, evaluate, let the schedule decide; False if interrupted."""
+        """Train the rest of the epoch, evaluate, let the schedule decide; return False if interrupted."""
         now, epoch = self.now.schedule, self.now.schedule.epoch
-        if self._asked():  # between epochs, or in one so short that nobody looked
+        if self._asked():  # between epochs, or in one too short for a look
             return self._interrupted(epoch)
         minibatch = self.now.cut(self.minibatch)
         plan = self._plan(epoch, minibatch)
@@ -317,11 +307,11 @@ class Run:
     def _evaluation(self, split: str, found: Statistics, epoch: int, accepted: bool) -> None:
         distance = self.runtime.consensus_distance()
         self.journal.evaluation(split, found, epoch, self.now.frames, distance, accepted)
-        self.progress.start(
+        mention(
+            self.progress,
             f"epoch {epoch + 1} {split} {self.learner.measured} {found.mean_loss:.4f} "
-            f"{self.learner.right} {100 * found.accuracy:.1f} %" + ("" if accepted else " (taken back)")
+            f"{self.learner.right} {100 * found.accuracy:.1f} %" + ("" if accepted else " (taken back)"),
         )
-        self.progress.finish()
 
     def _finish(self) -> Results | None:
         consensus = averaged_model(self.job.average, self.saves.folder, self._load, self.runtime.consensus)
@@ -362,10 +352,10 @@ class Run:
         if said := said_at_end(*known, work=work, averaged=averaged):
             self._tell(said)
 
-    # What is written --------------------------------------------------------------------------------------------------
+    # Records ----------------------------------------------------------------------------------------------------------
 
     def _resume(self) -> Found | None:
-        """Go on from the newest whole checkpoint; None where nothing was trained yet."""
+        """Go on from the newest whole checkpoint; return None where nothing was trained yet."""
         found, learners = self.saves.newest(), self.job.cluster.learners
         if found is None:
             if has_trained(self.exp):
@@ -415,12 +405,12 @@ class Run:
             self._say_changed(self._trained(found.checkpoint), len(found.checkpoint.state.vectors["row"]))
 
     def _say_changed(self, trained: TrainedBy, before: int) -> None:
-        """Say with what learners begin that do not go on as they were."""
+        """Say with which state learners begin that do not go on as they were."""
         cluster, after = self.job.cluster, self.job.cluster.learners
         if before == after and trained.remembered_by(cluster.strategy):
             return
         memory = ", ".join(cluster.optimizer.memory)
-        optimizers = memory and f"the mean over learners of what the optimizer remembers ({memory})"
+        optimizers = memory and f"the mean over learners of the optimizer's state ({memory})"
         what = trained.become(cluster.strategy, f"{before} model{'s' * (before > 1)}", optimizers)
         what += "; the schedule, the rounds of the epoch and the place in it stay"
         self.journal.say(LearnersChanged(**self._time(), before=before, after=after, what=what))
@@ -433,8 +423,7 @@ class Run:
         return {**self.job.identity(), **mine, **sizes, **self.learner.wording}
 
     def _tell(self, what: str) -> None:
-        self.progress.start(what)
-        self.progress.finish()
+        mention(self.progress, what)
 
     def _time(self) -> dict[str, Any]:
         return {"wall_s": round(self.now.wall_s + wall_clock() - self.started, 3), "virtual_s": self.now.virtual_s}

@@ -18,9 +18,8 @@ from roundelay.checkpoint import latest, read_meta
 from roundelay.core.configure import read_yaml
 from roundelay.core.cores import cores
 from roundelay.core.errors import UserError
-from roundelay.core.files import atomic_write, read_json, unwritable, write_json, write_text
+from roundelay.core.files import atomic_write, parse_json, read_json, unwritable, write_json, write_text
 from roundelay.core.folders import RECIPE
-from roundelay.core.parsing import parse_json
 from roundelay.core.records import (
     EVENTS,
     LASTING,
@@ -68,7 +67,7 @@ def claim_directory(exp: Path, recipe: dict[str, Any], complete: Complete = dict
 
     One in which nothing was trained yet, because something in its recipe was wrong, may change it. A directory begun
     by an earlier version goes on: options it does not know have the defaults `complete` gives them. A run may go on
-    with other patience, with other forms of what hosts send, and, if it has not finished, with another number of
+    with other patience, with other forms of the hosts' messages, and, if it has not finished, with another number of
     learners and then with other stragglers; where it is asked for by `resume_only`, with another strategy, too.
 
     Raises:
@@ -110,7 +109,7 @@ def claim_directory(exp: Path, recipe: dict[str, Any], complete: Complete = dict
 
 
 def same_training(old: dict[str, Any], new: dict[str, Any]) -> bool:
-    """Return True if two recipes, complete ones, differ in nothing but what may change while a run trains."""
+    """Return True if two recipes, complete ones, differ only in options that may change while a run trains."""
     return all(difference.startswith(CHANGEABLE) for difference in _differences(old, new))
 
 
@@ -124,7 +123,7 @@ class Origin:
 
 
 def read_origin(exp: Path) -> Origin | None:
-    """Return the place where the run in `exp` was begun; None for a run of a version that did not say.
+    """Return the place where the run in `exp` was begun; None for a run of a version that did not record it.
 
     Raises:
         UserError: its place.json is damaged.
@@ -152,8 +151,8 @@ def _differences(old: Any, new: Any, where: str = "") -> list[str]:
 
 @contextmanager
 def alone(exp: Path) -> Iterator[None]:
-    """Make `exp` if need be, and keep every other process out of it meanwhile; the kernel lets go with us, however we
-    end. It is the folder that is locked: the files in it are replaced.
+    """Make `exp` if need be, and keep every other process out of it meanwhile; the kernel releases it at any end of
+    this process. The lock is on the folder, for the files in it are replaced.
 
     Raises:
         UserError: another process is training there, or it cannot be made.
@@ -196,8 +195,8 @@ def append(exp: Path, record: Record) -> None:
 
 
 def cut(exp: Path, size: int) -> None:
-    """Drop from the run's log what came after its first `size` bytes and will happen again. What has happened to
-    processes, hosts and files since then stays (`records.LASTING`); but what was missing then is trained again."""
+    """Drop from the run's log the records after its first `size` bytes that will come again. Those of events of
+    processes, hosts and files stay (`records.LASTING`); but frames missing then are trained again."""
     path = exp / EVENTS
     try:
         data = path.read_bytes()
@@ -230,7 +229,7 @@ def has_trained(exp: Path) -> bool:
 
 
 def put_away(exp: Path) -> Path | None:
-    """Rename the run's log, so that another can begin; its new path. None where there is none."""
+    """Rename the run's log, so that another can begin; return its new path, or None where there is none."""
     path = exp / EVENTS
     if not path.exists():
         return None

@@ -1,4 +1,4 @@
-"""Keeps the state of a run on disk: which checkpoints stay, what a damaged one means, and which model a run leaves."""
+"""Keeps the state of a run on disk: which checkpoints stay, the effect of a damaged one, and the model a run leaves."""
 
 import dataclasses
 import math
@@ -57,7 +57,7 @@ class Position:
     moved: float = 0.0  # steps of one learner that the model has moved by
     longest: float = 0.0  # steps of the learner with the most, in each segment
     averaged: float = 0.0  # those times the minibatches that were averaged (`minibatches_averaged`)
-    gathered: dict[str, int] = dataclasses.field(default_factory=dict)  # gatherings, and what came to them, by name
+    gathered: dict[str, int] = dataclasses.field(default_factory=dict)  # gatherings, and contributions to them, by name
     events_bytes: int = 0
     started_from: str = ""  # in words, where it is not a model of its own
     best: str = ""  # the checkpoint with the lowest held-out loss so far
@@ -106,7 +106,7 @@ class Position:
 
 @dataclass(frozen=True)
 class Found:
-    """The newest whole checkpoint, and newer ones that are damaged, each with what is wrong with it."""
+    """The newest whole checkpoint, and newer ones that are damaged, each with its fault."""
 
     path: Path
     checkpoint: Checkpoint
@@ -121,7 +121,7 @@ class Saves:
     def __init__(self, exp: Path, keep: int, room: Room, average: int = 1) -> None:
         self.folder, self._keep, self._room, self._average = exp / FOLDER, keep, room, average
         self.untrained: list[tuple[Path, str]] = []
-        """Damaged checkpoints of before any training that were set aside, each with what is wrong with it."""
+        """Damaged checkpoints of before any training that were set aside, each with its fault."""
 
     def write(self, name: str, state: ClusterState, position: Position, trained: TrainedBy) -> None:
         """Write a checkpoint of learners that were `trained` so, and remove those that are not needed any more.
@@ -139,11 +139,11 @@ class Saves:
         prune(self.folder, {*newest, *ends, name, f"epoch-{position.schedule.epoch:04d}", position.best})
 
     def bereaved(self, error: LearnerDied, why: str, unit: str, other: str) -> UserError:
-        """Return the error for a death that ends a run: what is lost, and what to do.
+        """Return the error for a death that ends a run: the loss, and what to do.
 
         Args:
             why: it ends.
-            unit: of what it trains.
+            unit: of its examples.
             other: a way to go on after the next one, in a sentence; empty: none.
         """
         checkpoint = latest(self.folder)
@@ -154,8 +154,8 @@ class Saves:
         )
 
     def newest(self) -> Found | None:
-        """Return the newest whole checkpoint; None where there is none at all, or the one of a run that has yet to
-        train is damaged, which is set aside.
+        """Return the newest whole checkpoint; None where there is none at all. A damaged one of a run that has yet to
+        train is set aside, and None is returned.
 
         Raises:
             UserError: there are some, and all are damaged; names each and its fault.
@@ -249,7 +249,7 @@ def averaged_model(
 
 @dataclass(frozen=True)
 class Listed:
-    """A checkpoint as `roundelay checkpoints` shows it. What its JSON says is None where that cannot be read."""
+    """A checkpoint as `roundelay checkpoints` shows it. Fields of its JSON are None where that cannot be read."""
 
     name: str
     size: int  # bytes

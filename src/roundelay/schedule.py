@@ -1,4 +1,4 @@
-"""Learning-rate schedules: pure functions from what was seen to what comes next.
+"""Learning-rate schedules: pure functions from the results so far to the next epoch's rate.
 
 All rules share two things.
 
@@ -9,7 +9,7 @@ the rate for a round of so many frames, and the run's rate is
 
 *Warm-up* (the gradual one of the same paper): over the first `warmup_epochs`, which need not be whole, the rate goes
 round by round in a straight line from `warmup_from`, by default the unscaled learning_rate, to the scaled one. It is a
-factor on whatever the rule says, and a function of the round: an asynchronous learner takes the rate of the round its
+factor on the rule's rate, and a function of the round: an asynchronous learner takes the rate of the round its
 minibatch belongs to, so that a rate depends on the data only, never on timing.
 """
 
@@ -115,7 +115,7 @@ class Newbob(Schedule):
 @dataclass(frozen=True)
 class Anneal(Schedule):
     """Fixed rate for `anneal_from` epochs, the warm-up among them; from then on multiplied by `factor` before every
-    epoch, whatever the held-out loss does. No epoch is taken back unless `reject_worse` asks for it."""
+    epoch, for any held-out loss. No epoch is taken back unless `reject_worse` asks for it."""
 
     rule: Literal["anneal"] = field(default="anneal", kw_only=True)
     max_epochs: Count = field(default=16, kw_only=True)
@@ -135,7 +135,7 @@ def start(schedule: Schedule, minibatch: int, loss: float | None = None) -> Sche
 
 
 def advance(schedule: Schedule, now: SchedulePosition, loss: float) -> tuple[SchedulePosition, bool]:
-    """Advance after an epoch that ended with held-out `loss` (nats per frame): return what comes next, and whether the
+    """Advance after an epoch that ended with held-out `loss` (nats per frame): return the next state, and whether the
     epoch is accepted."""
     if not math.isfinite(loss):
         accepted, gain = not schedule.reject_worse, float("-inf")

@@ -1,9 +1,9 @@
 """Stability of strategies: the largest stable product of learning rate and curvature.
 
-On f(x) = h x^2 / 2 with noise, every strategy is a linear recursion in its rows, and what decides is s = lr h alone. It
+On f(x) = h x^2 / 2 with noise, every strategy is a linear recursion in its rows, and s = lr h alone decides. It
 is stable while no eigenvalue of the recursion lies outside the unit circle. The edge is measured with the strategy's
 own code in the simulator, in one run: coordinates do not see each other, so each of some thousand has a curvature of
-its own, from one of which on the distance to the optimum grows. `theory` is what the recursion says on paper.
+its own, from one of which on the distance to the optimum grows. `theory` is the recursion's edge on paper.
 
 Learners are equally fast, unless a jitter is given; an exchange takes next to no time. The local optimizer is plain
 SGD, unless a momentum is given. Legend: L learners.
@@ -25,7 +25,7 @@ from roundelay.learner.quadratic import Quadratic, QuadraticLearner
 from roundelay.runtime.base import Cluster, SegmentPlan
 from roundelay.runtime.sim.cost import CostModel
 from roundelay.runtime.sim.driver import SimRuntime
-from roundelay.strategies import make_strategy
+from roundelay.strategies import STRATEGIES, make_strategy
 from roundelay.strategies.asgd import Asgd
 from roundelay.strategies.base import Strategy
 from roundelay.strategies.bmuf import Bmuf, BmufFairseq
@@ -40,47 +40,30 @@ from roundelay.strategies.sgd import SerialSgd as OneLearner
 from roundelay.strategies.slowmo import SlowMo
 from roundelay.strategies.ssgd import Ssgd
 
-ORDERS = (
-    "sgd",
-    "ssgd",
-    "dpsgd:ring",
-    "dpsgd:ring,order=cta",
-    "choco-sgd",
-    "gossip-pga",
-    "dpsgd:ring,order=consensus",
-    "dpsgd:random-ring,order=consensus",
-    "dpsgd:exponential,order=consensus",
-    "dpsgd:ring,order=consensus,mixing=0.5",
-    "delay-by-one",
-    "delayed-gradient",
-    *("adpsgd:fixed-ring", "adpsgd:random-ring", "adpsgd:random", "adpsgd:exponential"),
-    "hadpsgd",
-    "a2cid2",
-    "divshare",
-    "bsp",
-    "bmuf",
-    "bmuf,period=5",
-    "bmuf,period=5,momentum=0.75,rate=1",
-    "bmuf,nesterov=true",
-    "bmuf-fairseq",
-    "slowmo",
-    "sparta",
-    "diloco",
-    "diloco,rate=0.7",
-    "gossip-diloco",
-    "gasloc",
-    "sparseloco,density=1,two_bits=false",
-    "diloco,period=20,fragments=4,delay=4",
-    "diloco,period=20,fragments=4,delay=4,mix=0.5",
-    "async-diloco,period=5",
-    "async-gasloc,period=5",
-    "easgd",
-    "easgd-sync",
-    "asgd",
-    "asgd,staleness_aware=true",
-    "asgd,period=4",
-    "rennala",
-)
+_SETTINGS = {
+    "dpsgd": (
+        "dpsgd:ring",
+        "dpsgd:ring,order=cta",
+        "dpsgd:ring,order=consensus",
+        "dpsgd:random-ring,order=consensus",
+        "dpsgd:exponential,order=consensus",
+        "dpsgd:ring,order=consensus,mixing=0.5",
+    ),
+    "adpsgd": ("adpsgd:fixed-ring", "adpsgd:random-ring", "adpsgd:random", "adpsgd:exponential"),
+    "bmuf": ("bmuf", "bmuf,period=5", "bmuf,period=5,momentum=0.75,rate=1", "bmuf,nesterov=true"),
+    "diloco": (
+        "diloco",
+        "diloco,rate=0.7",
+        "diloco,period=20,fragments=4,delay=4",
+        "diloco,period=20,fragments=4,delay=4,mix=0.5",
+    ),
+    "sparseloco": ("sparseloco,density=1,two_bits=false",),
+    "async-diloco": ("async-diloco,period=5",),
+    "async-gasloc": ("async-gasloc,period=5",),
+    "asgd": ("asgd", "asgd,staleness_aware=true", "asgd,period=4"),
+}
+ORDERS = tuple(text for name in STRATEGIES.own for text in _SETTINGS.get(name, (name,)))
+"""Settings that are measured where none are named: of each strategy those above, or its defaults."""
 """Strategies that `roundelay simulate --stability` lists unless told otherwise."""
 
 GROWN = 0.7
@@ -169,16 +152,12 @@ def _edge(text: str, strategy: Strategy, setting: StabilitySetting, jitter: floa
 @final
 @dataclass(frozen=True)
 class Precision:
-    """Precision of a measured edge.
+    """Precision of a measured edge."""
 
-    Attributes:
-        rounds: minibatches a learner, on average; exchanges, where it is asynchronous and has a period. What grows by
-            less than `GROWN` nats in a third of them passes for stable.
-        coordinates: they share the logarithm of the span evenly.
-    """
-
+    # minibatches a learner, on average; exchanges, where it is asynchronous and has a period. What grows by less than
+    # `GROWN` nats in a third of them passes for stable.
     rounds: int = 750
-    coordinates: int = 4096
+    coordinates: int = 4096  # they share the logarithm of the span evenly
 
 
 USUAL_PRECISION = Precision()
@@ -199,7 +178,7 @@ def largest_stable(
     """
     learners, rounds, coordinates = setting.learners, precision.rounds, precision.coordinates
     period = getattr(strategy, "period", 1)  # every third is whole blocks
-    asynchronous = not strategy.traits.synchronous  # what grows then grows with the exchanges, not with the steps
+    asynchronous = not strategy.traits.synchronous  # then growth goes with the exchanges, not with the steps
     third = -(-rounds // 3) * period if asynchronous else -(-rounds // (3 * period)) * period
     task = Quadratic(coordinates, 3 * third * learners, span, seed=seed)
     plan = EpochPlan(0, task.examples, learners, learners, seed)  # one example for each learner
@@ -211,7 +190,7 @@ def largest_stable(
             sizes.append(_distance(runtime, optimum))
     with np.errstate(invalid="ignore"):
         growth = np.diff(np.log(sizes), axis=0)
-    grows = np.logical_not((growth < GROWN).any(axis=0))  # what is no number any more has grown
+    grows = np.logical_not((growth < GROWN).any(axis=0))  # a coordinate that is NaN by now has grown
     grows[:-1] &= grows[1:]
     edges = np.geomspace(*span, coordinates // NEIGHBOURS + 1)
     return float(edges[np.argmax(grows)] if grows.any() else span[1])
@@ -230,9 +209,11 @@ Recursion = Callable[[float], NDArray[np.float64]]
 
 
 def theory(strategy: Strategy, learners: int, momentum: float = 0.0) -> float | None:
-    """Return the edge as the recursion says, for equally fast learners; None where we have no recursion.
+    """Return the largest stable rate x curvature (the edge) by theory, for equally fast learners; None where no
+    recursion is derived.
 
-    With s = lr h a local step multiplies the distance from the optimum by 1 - s. docs/stability.md derives the lines.
+    With s = rate x curvature a local step multiplies the distance from the optimum by 1 - s. docs/stability.md derives
+    the recursions.
     """
     setting, edge = StabilitySetting(learners, momentum), None
     match strategy:
@@ -318,7 +299,7 @@ def _decentralized(strategy: DPsgd, learners: int) -> float:
 
 def _block(strategy: Bsp | Bmuf | BmufFairseq | SlowMo | DiLoCo, setting: StabilitySetting) -> Recursion:
     """Return the recursion on (W, D, v, u) over a block: the model held, the block's or outer momentum, the learners'
-    local momentum, and what one learner's deviates from theirs (models do not: they begin a block alike)."""
+    local momentum, and the deviation of one learner's from theirs (models do not: they begin a block alike)."""
     zeta, eta = (0.0, 1.0) if isinstance(strategy, Bsp) else strategy.settled(setting)
     fairseq, look_ahead = isinstance(strategy, BmufFairseq), isinstance(strategy, Bmuf) and strategy.nesterov
     keeps = float(strategy.local_momentum == "keep" or setting.learners == 1)
@@ -346,7 +327,7 @@ def _block(strategy: Bsp | Bmuf | BmufFairseq | SlowMo | DiLoCo, setting: Stabil
 
 def _streaming(strategy: DiLoCo, learners: int) -> Recursion:
     """Return the recursion on (W, v, x, d) of a fragment, from one outer step of it to the next: the model held, the
-    outer momentum, the mean of the learners' own models, and what one learner's deviates from that."""
+    outer momentum, the mean of the learners' own models, and the deviation of one learner's from that."""
     zeta, eta = strategy.settled(StabilitySetting(learners))
     period, mix = strategy.period, strategy.mix
 

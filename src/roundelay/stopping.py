@@ -1,6 +1,6 @@
 """Signals that end a training with a checkpoint, and other long commands with a sentence on the work that is kept.
 
-SIGINT (Ctrl-C), SIGTERM (of Slurm, Kubernetes, systemd and whoever else takes a machine away), SIGUSR1 and SIGUSR2
+SIGINT (Ctrl-C), SIGTERM (of Slurm, Kubernetes, systemd and others that take a machine away), SIGUSR1 and SIGUSR2
 (Slurm's `--signal`, some time before that; submitit takes the latter) ask the run to stop at the next round. The exit
 status is 128 plus the signal's number, the one a process has that the signal killed: 130, 143, 138, 140.
 """
@@ -9,22 +9,17 @@ import signal
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from types import FrameType
-from typing import Protocol
+from typing import TYPE_CHECKING
 
 from roundelay.core.parent import SIGNALS
 from roundelay.terminal import complain
 
-
-class Asked(Protocol):
-    """The receiver of a signal: training's Interrupt."""
-
-    asked: bool
-    why: str
-    busy: bool  # is there anything that a checkpoint would keep?
+if TYPE_CHECKING:  # torch is not loaded for it
+    from roundelay.job import Interrupt
 
 
 @contextmanager
-def stopping(interrupt: Asked) -> Iterator[None]:
+def stopping(interrupt: "Interrupt") -> Iterator[None]:
     """Let the first signal ask the run to stop at the next round, with a checkpoint; a second Ctrl-C stops it at once,
     and so does any signal before training has begun. Signals but Ctrl-C may come many times: a launcher and the system
     that has started it often send one each."""
@@ -47,7 +42,7 @@ def stopping(interrupt: Asked) -> Iterator[None]:
 
 @contextmanager
 def _handled_by(handler: Callable[[int, FrameType | None], None]) -> Iterator[None]:
-    """Have the handler answer signals for a while."""
+    """Have the handler answer signals for a while; those that are left to others meanwhile stay so."""
     try:
         before = {number: signal.signal(number, handler) for number in SIGNALS}
     except ValueError:  # only a program's main thread is told of signals
@@ -56,11 +51,12 @@ def _handled_by(handler: Callable[[int, FrameType | None], None]) -> Iterator[No
         yield
     finally:
         for number, other in before.items():
-            signal.signal(number, other)
+            if signal.getsignal(number) is handler:
+                signal.signal(number, other)
 
 
 class Ended(KeyboardInterrupt):
-    """The end of a command by a signal; the message says what is kept.
+    """The end of a command by a signal; the message names the work kept.
 
     Attributes:
         status: the exit status of the process.
@@ -77,18 +73,18 @@ class Ended(KeyboardInterrupt):
 
 @contextmanager
 def ending(kept: Callable[[], str]) -> Iterator[None]:
-    """Let a signal end what is inside at once; worker processes go with it.
+    """Let a signal end the code inside at once; worker processes go with it.
 
     Args:
-        kept: a sentence on what is kept, asked for at the end.
+        kept: a sentence on the work kept, asked for at the end.
 
     Raises:
-        Ended: a signal came. What else goes wrong because of it, in processes that had it too, is not told.
+        Ended: a signal came. Errors that follow from it, in processes that had it too, are not told.
     """
     came: list[int] = []
 
     def end(number: int, _: FrameType | None) -> None:
-        # Ctrl-C twice ends also what cleans up; of other signals a system may send several.
+        # Ctrl-C twice ends also the cleaning up; of other signals a system may send several.
         if not came or number == signal.SIGINT:
             came.append(number)
             raise Ended(number)
@@ -110,6 +106,6 @@ def resumes_from(folder: object, what: str = "everything so far") -> str:
 
 
 def status(why: str) -> int:
-    """Return the exit status of what the signal of this name has ended; without a name it was a Ctrl-C."""
+    """Return the exit status of a process ended by the signal of this name; without a name it was a Ctrl-C."""
     known = why in signal.Signals.__members__  # another host may have other signals
     return 128 + (signal.Signals[why] if known else signal.SIGINT)

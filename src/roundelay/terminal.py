@@ -34,7 +34,7 @@ def _acts(character: str) -> bool:
 
 
 class _Shown(Console):
-    """Prints text as text: what is in files of other people is shown, never obeyed, and `dpsgd:ring:` is no picture."""
+    """Prints text as text: codes in files of other people are shown, never obeyed, and `dpsgd:ring:` is no picture."""
 
     def __init__(self, **options: Any) -> None:
         super().__init__(emoji=False, **options)
@@ -74,7 +74,7 @@ def duration(seconds: float) -> str:
 
 
 class Bar:
-    """Implements core.progress.Progress on a terminal. A quiet one leaves no line of what is finished.
+    """Implements core.progress.Progress on a terminal. A quiet one leaves no line of finished work.
 
     Logs and pipes get a line after a minute, and then ever more rarely: how far it is, and how long it will take. In a
     notebook there is a line that is written over.
@@ -157,7 +157,7 @@ def _blocks(percent: float) -> str:
 
 @contextmanager
 def tidy() -> Iterator[None]:
-    """Stop all bars and give the terminal its cursor back, however a command ends, and let out what is printed."""
+    """Stop all bars and give the terminal its cursor back at any end of a command, and let out its printed text."""
     try:
         yield
     finally:
@@ -200,8 +200,8 @@ def write(text: str) -> None:
 
 def _end_unread() -> NoReturn:
     """End without a word, with the status of a process that SIGPIPE ends: the reader of standard output has closed it,
-    as `head` does. The signal itself stays ignored: it would also end whoever writes to a learner that died."""
-    os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())  # for what is still to be let out at the exit
+    as `head` does. The signal itself stays ignored: it would also end a process that writes to a learner that died."""
+    os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())  # for text still to be let out at the exit
     raise SystemExit(128 + signal.SIGPIPE)
 
 

@@ -3,7 +3,7 @@
 A run directory holds
     recipe.yaml        the resolved recipe; a directory never changes its recipe
     events.jsonl       a record per line (core/records.py)
-    live.json          what it is doing now, for `roundelay status` (core/live.py)
+    live.json          its present state, for `roundelay status` (core/live.py)
     checkpoints/       the state after the last epochs, and after the best (checkpoint.py, saving.py)
     model.safetensors  the model to use: the mean of all rows, by parameter name
     models/            the same at the end of every epoch, where the job keeps them
@@ -21,7 +21,7 @@ from pathlib import Path
 from roundelay.checkpoint import Room, latest
 from roundelay.core.errors import UserError
 from roundelay.core.files import sweep, unwritable
-from roundelay.core.progress import Progress
+from roundelay.core.progress import Progress, mention
 from roundelay.core.records import EVENTS, Results
 from roundelay.job import Interrupt, Job
 from roundelay.learner.base import Learner
@@ -49,7 +49,7 @@ def train(
 
     Raises:
         UserError: the directory belongs to another configuration; a full disk; too little data; a learner died under a
-            strategy that cannot go on without it; all checkpoints are damaged. Whatever was checkpointed stays.
+            strategy that cannot go on without it; all checkpoints are damaged. Work in checkpoints stays.
     """
     not_imported_again()
     if resume_only and begin_anew:
@@ -80,20 +80,19 @@ def _left_as_it_was(exp: Path, new: bool) -> Iterator[None]:
 
 
 def _put_away(exp: Path, job: Job, progress: Progress) -> None:
-    """Set aside what a run has left of which no checkpoint is whole.
+    """Set aside the files of a run of which no checkpoint is whole.
 
     Raises:
         UserError: one is.
     """
     Saves(exp, job.keep_checkpoints, Room(0.0, lambda: False, lambda _: None)).set_aside()
     if (away := put_away(exp)) is not None:
-        progress.start(f"{exp}: begun anew; the log of before is {away.name}")
-        progress.finish()
+        mention(progress, f"{exp}: begun anew; the log of before is {away.name}")
 
 
 def _train(job: Job, exp: Path, progress: Progress, interrupt: Interrupt) -> Results | None:
     learner = job.cluster.task.build()
-    # Or says what is wrong with it, before anything is started.
+    # Or names its faults, before anything is started.
     job.minibatch.frames(job.cluster.learners, learner.examples, learner.sequences, learner.unit)
     restarts = 0
     while True:
@@ -106,8 +105,7 @@ def _train(job: Job, exp: Path, progress: Progress, interrupt: Interrupt) -> Res
                 claim_directory(exp, job.recipe, job.complete)
             left = job.cluster.learners
             said += f" from the last checkpoint with {left} learner{'s' * (left > 1)}"
-            progress.start(said)
-            progress.finish()
+            mention(progress, said)
             restarts += 1
         except WentBack:  # and it was said
             continue

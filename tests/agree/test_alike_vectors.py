@@ -14,7 +14,7 @@ from roundelay.runtime.hosts.transport.heartbeat import MonitoredLink
 from roundelay.runtime.messages import Dialect
 from roundelay.runtime.procs.driver import ProcsRuntime
 from roundelay.runtime.procs.memory.arena import Arena, Layout, create_file
-from roundelay.runtime.procs.memory.patience import Patience
+from roundelay.runtime.procs.memory.locks import Patience
 from roundelay.runtime.sim.driver import SimRuntime
 from support.clusters import MANY, MINIBATCH, cluster, make_strategy, plan
 from support.hosts import Hosts

@@ -6,9 +6,8 @@ import numpy as np
 import numpy.typing as npt
 import pytest
 
-from roundelay_speech.kaldi_io.archive import read_archive, read_int_vectors, read_matrix
 from roundelay_speech.kaldi_io.locations import read_scp
-from roundelay_speech.kaldi_io.writing import write_archive
+from roundelay_speech.kaldi_io.objects import read_archive, read_int_vectors, read_matrix, write_archive
 
 kaldi_native_io = pytest.importorskip("kaldi_native_io")
 kaldiio = pytest.importorskip("kaldiio")

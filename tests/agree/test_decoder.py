@@ -8,9 +8,10 @@ import numpy as np
 import pytest
 
 from roundelay.core.streams import stream
+from roundelay_speech.data.arrays import Float32
 from roundelay_speech.decode.graphs.graph import Graph, GraphConfig
 from roundelay_speech.decode.graphs.hmm import build_graph
-from roundelay_speech.decode.search import Float32, decode
+from roundelay_speech.decode.search import decode
 from roundelay_speech.hmm.topology import EDGE, SILENCE, STATES, Tying
 from roundelay_speech.ngrams.estimate import estimate
 from roundelay_speech.ngrams.ngram import BEGIN, END, Arpa

@@ -13,16 +13,15 @@ import os
 from pathlib import Path
 
 import pytest
-import torch
 from torch import Tensor
 
 from roundelay.algorithms.local_update import Sgd
 from roundelay.core.epochs import EpochPlan
-from roundelay.core.state import Minibatch, Statistics
-from roundelay.learner.base import Learner, Task
+from roundelay.core.state import Minibatch
 from roundelay.runtime.base import Cluster, SegmentPlan
 from roundelay.runtime.sim.driver import SimRuntime
 from roundelay.strategies import make_strategy
+from support.slope import Told
 
 SETTINGS = [(0, 0.0), (0, 0.5), (0, 1.0), (1, 0.0), (1, 0.5), (1, 1.0)]  # (delay, alpha), in the order of the records
 PERIOD, FRAGMENTS, STEPS = 6, 2, 30
@@ -51,33 +50,19 @@ def streaming(delay: int, alpha: float, steps: int) -> list[list[float]]:
     return found
 
 
-class Steady(Learner, Task):
-    """Parameters that begin at 1; their gradients are 2. Remembers where each minibatch's was taken."""
+def steady(parameters: int, points: dict[int, list[float]]) -> Told:
+    """Parameters that begin at 1; their gradients are 2. Notes where each minibatch's was taken."""
 
-    examples = 2 * STEPS
-
-    def __init__(self, parameters: int) -> None:
-        self.parameters = parameters
-        self.points: dict[int, list[float]] = {}
-
-    def build(self) -> Learner:
-        return self
-
-    def initial(self) -> Tensor:
-        return torch.ones(self.parameters)
-
-    def gradient(self, x: Tensor, batch: Minibatch, plan: EpochPlan, out: Tensor, **_: object) -> Statistics:
+    def gradient(x: Tensor, batch: Minibatch, out: Tensor) -> None:
         out.fill_(2.0)
-        self.points[batch.index] = x.tolist()
-        return Statistics(batch.frames)
+        points[batch.index] = x.tolist()
 
-    def evaluate(self, x: Tensor, split: str) -> Statistics:
-        return Statistics()
+    return Told(parameters, gradient, 2 * STEPS, start=1.0)
 
 
 def test_plain_diloco_is_torchft_s_without_delay_and_mixing() -> None:
     """The second fragment, whose means are after steps 6, 12, ...: the whole model of our learners, block by block."""
-    cluster = Cluster(make_strategy(f"diloco,period={PERIOD},rate=2,momentum=0"), Steady(1), Sgd(), 2)
+    cluster = Cluster(make_strategy(f"diloco,period={PERIOD},rate=2,momentum=0"), steady(1, {}), Sgd(), 2)
     plan, found = EpochPlan(0, 2 * STEPS, 2, 2, 0), [1.0]
     with SimRuntime(cluster) as runtime:
         for block in range(STEPS // PERIOD):
@@ -90,13 +75,14 @@ def test_plain_diloco_is_torchft_s_without_delay_and_mixing() -> None:
 def test_streaming_diloco_is_torchft_s(delay: int, alpha: float) -> None:
     """Before every step, each fragment of both learners."""
     options = f"period={PERIOD},rate=2,momentum=0,fragments={FRAGMENTS},delay={delay},mix={alpha}"
-    task = Steady(FRAGMENTS)
+    points: dict[int, list[float]] = {}
+    task = steady(FRAGMENTS, points)
     with SimRuntime(Cluster(make_strategy(f"diloco,{options}"), task, Sgd(), 2)) as runtime:
         runtime.segment(SegmentPlan(EpochPlan(0, 2 * STEPS, 2, 2, 0), 1.0))
     expected = streaming(delay, alpha, STEPS)
-    for index, point in task.points.items():
+    for index, point in points.items():
         assert point == [expected[fragment][index // 2] for fragment in range(FRAGMENTS)], index
-    assert len(task.points) == 2 * STEPS
+    assert len(points) == 2 * STEPS
 
 
 def test_the_reference_by_hand() -> None:

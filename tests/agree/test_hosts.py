@@ -10,14 +10,17 @@ import torch
 from roundelay.algorithms.averaging import MEAN_PIECE
 from roundelay.algorithms.codecs import CODECS
 from roundelay.algorithms.codecs.sparse import Sparse
+from roundelay.algorithms.gain import EARLY
 from roundelay.core.flat import CHUNK
-from roundelay.runtime.base import ClusterState, Outcome, SegmentPlan
+from roundelay.runtime.base import SegmentPlan
 from roundelay.runtime.hosts.control.coordinator import MultiHostRuntime
+from roundelay.runtime.hosts.mean_transports.base import MeansPart, P
 from roundelay.runtime.hosts.mean_transports.messages import Contribution
-from roundelay.runtime.hosts.mean_transports.part import MeansPart, P
 from roundelay.runtime.hosts.transport.wire import Link
 from roundelay.runtime.procs.driver import LOOK_SECONDS, ProcsRuntime
+from support.agreeing import assert_equal, on_hosts, on_processes
 from support.clusters import MINIBATCH, keeps_sum, plan
+from support.elsewhere import lie_elsewhere
 from support.hosts import Hosts
 from support.kept_hosts import keeping_hosts
 
@@ -33,23 +36,6 @@ def kept_hosts() -> Iterator[None]:
         yield
 
 
-def on_hosts(hosts: Hosts) -> tuple[ClusterState, list[Outcome]]:
-    with hosts:
-        with MultiHostRuntime(hosts.cluster, hosts.place, hosts.all_terms) as runtime:
-            outcomes = [runtime.segment(one) for one in PLANS]
-            state = runtime.state()
-        for host in range(1, len(hosts.sizes)):
-            status, text = hosts.end(host)
-            assert status == 0, text
-    return state, outcomes
-
-
-def on_one(hosts: Hosts) -> tuple[ClusterState, list[Outcome]]:
-    with ProcsRuntime(hosts.cluster, threads=1) as runtime:
-        outcomes = [runtime.segment(one) for one in PLANS]
-        return runtime.state(), outcomes
-
-
 @pytest.mark.parametrize("name", ["ssgd", "adpsgd", "asgd"])
 def test_what_is_evaluated_and_kept_before_the_first_segment_is_where_all_begin(name: str) -> None:
     """A run that ends in its first epoch goes on from there."""
@@ -60,104 +46,72 @@ def test_what_is_evaluated_and_kept_before_the_first_segment_is_where_all_begin(
         expected = one.state()
         assert torch.equal(consensus, one.consensus())
     assert expected.vectors["row"][2].any()
-    for vector, value in expected.vectors.items():
-        assert torch.equal(state.vectors[vector], value), vector
-    assert state.integers == expected.integers
+    assert_equal(state, expected)
 
 
-@pytest.mark.parametrize(
-    ("name", "sizes"),
-    [
-        ("ssgd", (2, 1)),
-        ("delay-by-one", (1, 2)),
-        ("dpsgd", (1, 1, 1)),
-        ("gossip-pga period=3", (1, 2)),
-        ("dpsgd:exponential order=cta", (2, 1)),
-        ("bmuf period=3 nesterov=true", (1, 1, 1)),
-        ("easgd-sync period=2", (1, 2)),
-        ("diloco period=3 fragments=2 mix=0.25", (1, 1, 1)),
-        ("sparta fragments=4", (1, 2)),
-        ("gasloc:ring period=3", (1, 1, 1)),
-        ("choco-sgd mixing=0.8", (1, 2)),
-    ],
-)
-def test_synchronous_strategies_agree_bit_for_bit(name: str, sizes: tuple[int, ...]) -> None:
-    long = name in ("ssgd", "dpsgd", "bmuf period=3 nesterov=true")
-    hosts = Hosts(name, sizes, parameters=LONG if long else SHORT, momentum=0.9)
-    state, outcomes = on_hosts(hosts)
-    expected, wanted = on_one(hosts)
-    for vector in expected.vectors:
-        assert torch.equal(state.vectors[vector], expected.vectors[vector]), vector
-    assert state.integers == expected.integers
-    for outcome, want in zip(outcomes, wanted, strict=True):
-        assert outcome.counts.frames.tolist() == want.counts.frames.tolist()
-        assert outcome.counts.loss.tolist() == want.counts.loss.tolist()
-        assert (outcome.next, outcome.finished) == (want.next, want.finished)
+ROUND = {"momentum": 0.9, "parameters": SHORT}
+CASES: list[tuple[str, tuple[int, ...], dict[str, Any]]] = [
+    ("ssgd", (2, 1), {**ROUND, "parameters": LONG}),
+    ("delay-by-one", (1, 2), ROUND),
+    ("dpsgd", (1, 1, 1), {**ROUND, "parameters": LONG}),
+    ("gossip-pga period=3", (1, 2), ROUND),
+    ("dpsgd:exponential order=cta", (2, 1), ROUND),
+    ("bmuf period=3 nesterov=true", (1, 1, 1), {**ROUND, "parameters": LONG}),
+    ("easgd-sync period=2", (1, 2), ROUND),
+    ("diloco period=3 fragments=2 mix=0.25", (1, 1, 1), ROUND),
+    ("sparta fragments=4", (1, 2), ROUND),
+    ("gasloc:ring period=3", (1, 1, 1), ROUND),
+    ("choco-sgd mixing=0.8", (1, 2), ROUND),
+    # Factors on the learning rate
+    ("ssgd", (2, 1), {"parameters": CHUNK + 1027, "rate": "gain"}),
+    # Each vector goes to every host as its learner coded it, and is not coded again on the way
+    ("diloco period=3 fragments=2 codec=int4", (1, 2), ROUND),
+    ("sparseloco period=3 density=0.1", (1, 2), ROUND),
+    ("ssgd", (1, 2), {**ROUND, "parameters": LONG, "codec": "int8"}),
+    # Of gradients, and of changes that neighbours alone read, few bytes are sent
+    ("choco-sgd density=0.05 mixing=0.2", (1, 2), ROUND),
+    ("ssgd codec=1bit", (1, 2), ROUND),
+    # A module of several pieces, of which the last is on its way before backward comes to the first; from a device by
+    # way of the arena
+    ("ssgd", (2, 1), {"momentum": 0.9, "wide": True}),
+    ("ssgd", (2, 1), {"momentum": 0.9, "wide": True, "on_device": True}),
+]
+BLOCKS = 4
+"""In an epoch, of three rounds each; fragment by fragment, or whole."""
+SENT = {
+    "diloco period=3 fragments=2 codec=int4": BLOCKS * CODECS["int4"].bytes_of(SHORT),
+    "sparseloco period=3 density=0.1": BLOCKS * Sparse(density=0.1).bytes_of(SHORT),
+}
+"""Bytes of an epoch, from the first host to the second."""
+FEW = {"choco-sgd density=0.05 mixing=0.2", "ssgd codec=1bit"}
+"""By which less than a tenth of each vector is sent."""
 
 
-def test_factors_on_the_learning_rate_agree_bit_for_bit() -> None:
-    hosts = Hosts("ssgd", (2, 1), parameters=CHUNK + 1027, rate="gain")
-    (state, outcomes), (expected, wanted) = on_hosts(hosts), on_one(hosts)
-    for vector in expected.vectors:
-        assert torch.equal(state.vectors[vector], expected.vectors[vector]), vector
-    for outcome, want in zip(outcomes, wanted, strict=True):
-        assert outcome.counts.rate_factors.tolist() == want.counts.rate_factors.tolist()
-    assert wanted[-1].counts.rate_factors[0] > wanted[-1].counts.steps[0]
-
-
-@pytest.mark.parametrize(
-    ("name", "codec"),
-    [
-        ("diloco period=3 fragments=2 codec=int4", ""),
-        ("sparseloco period=3 density=0.1", ""),
-        ("ssgd", "int8"),
-    ],
-)
-def test_coded_messages_agree_bit_for_bit(name: str, codec: str) -> None:
-    """Each vector goes to every host as its learner coded it, and is not coded again on the way."""
-    hosts = Hosts(name, (1, 2), parameters=LONG if codec else SHORT, momentum=0.9, codec=codec)
-    state, outcomes = on_hosts(hosts)
-    expected, _ = on_one(hosts)
-    for vector in expected.vectors:
-        assert torch.equal(state.vectors[vector], expected.vectors[vector]), vector
-    if not codec:  # four blocks of three rounds, fragment by fragment or whole
-        (traffic,) = (one for one in outcomes[1].traffic if one.host == 0)
-        form = Sparse(density=0.1) if "sparse" in name else CODECS["int4"]
-        assert traffic.sent_bytes == pytest.approx(4 * form.bytes_of(hosts.parameters), rel=0.02)
-
-
-@pytest.mark.parametrize("name", ["choco-sgd density=0.05 mixing=0.2", "ssgd codec=1bit"])
-def test_steps_of_few_bytes_agree_bit_for_bit(name: str) -> None:
-    """Of gradients, and of changes that neighbours alone read. Less than a tenth of each vector is sent."""
-    hosts = Hosts(name, (1, 2), parameters=SHORT, momentum=0.9)
-    state, outcomes = on_hosts(hosts)
-    expected, _ = on_one(hosts)
-    for vector in expected.vectors:
-        assert torch.equal(state.vectors[vector], expected.vectors[vector]), vector
-    (traffic,) = (one for one in outcomes[1].traffic if one.host == 0)
-    assert traffic.sent_bytes < 0.1 * 4 * hosts.parameters * outcomes[1].counts.steps[0]
-
-
-@pytest.mark.parametrize("on_device", [False, True], ids=["", "on a device"])
-def test_a_gradient_that_is_sent_while_it_is_computed_agrees_bit_for_bit(on_device: bool) -> None:
-    """A module of several pieces, of which the last is on its way before backward comes to the first. From a device it
-    comes by way of the arena."""
-    hosts = Hosts("ssgd", (2, 1), momentum=0.9, wide=True, on_device=on_device)
-    state, outcomes = on_hosts(hosts)
-    expected, wanted = on_one(hosts)
-    assert expected.vectors["row"].shape[1] > 3 * MEAN_PIECE
-    for vector in expected.vectors:
-        assert torch.equal(state.vectors[vector], expected.vectors[vector]), vector
-    for outcome, want in zip(outcomes, wanted, strict=True):
-        assert outcome.counts.loss.tolist() == want.counts.loss.tolist()
+@pytest.mark.parametrize(("name", "sizes", "more"), CASES)
+def test_synchronous_strategies_agree_bit_for_bit(name: str, sizes: tuple[int, ...], more: dict[str, Any]) -> None:
+    hosts = Hosts(name, sizes, **more)
+    plans = PLANS if hosts.rate != "gain" else [plan(0, 3, examples=EARLY * MINIBATCH + 2)]
+    several, one = on_hosts(hosts, plans), on_processes(hosts.cluster, plans)
+    assert_equal(several.state, one.state)
+    for outcome, want in zip(several.outcomes, one.outcomes, strict=True):
+        for count in ("frames", "loss", "rate_factors"):
+            assert getattr(outcome.counts, count).tolist() == getattr(want.counts, count).tolist()
+        assert outcome.next == want.next
+    last = one.outcomes[-1].counts
+    assert hosts.rate != "gain" or last.rate_factors[0] > last.steps[0]
+    assert not hosts.wide or one.state.vectors["row"].shape[1] > 3 * MEAN_PIECE
+    sent = sum(traffic.sent_bytes for traffic in several.outcomes[-1].traffic if traffic.host == 0)
+    if name in SENT:
+        assert sent == pytest.approx(SENT[name], rel=0.02)
+    if name in FEW:
+        assert sent < 0.1 * 4 * hosts.parameters * last.steps[0]
 
 
 @pytest.mark.parametrize(("name", "sizes"), [("ssgd", (2, 1)), ("diloco period=3 fragments=2 mix=0.25", (1, 1, 1))])
 def test_means_by_a_process_group_lead_to_the_same_model_to_rounding(name: str, sizes: tuple[int, ...]) -> None:
     """All else is that of one host. Each of the two segments has a communicator of its own."""
     hosts = Hosts(name, sizes, momentum=0.9, terms={"means": "gloo", "trusted_network": True})
-    state, outcomes = on_hosts(hosts)
-    expected, wanted = on_one(hosts)
+    (state, outcomes), (expected, wanted) = on_hosts(hosts, PLANS), on_processes(hosts.cluster, PLANS)
     for vector, value in expected.vectors.items():
         torch.testing.assert_close(state.vectors[vector], value, rtol=1e-4, atol=1e-6)
     if name == "ssgd":
@@ -170,8 +124,7 @@ def test_means_by_a_process_group_lead_to_the_same_model_to_rounding(name: str, 
 @pytest.mark.parametrize(("name", "wire"), [("ssgd", "bf16"), ("ssgd", "int8"), ("bsp period=2", "int8")])
 def test_coded_gradients_lead_to_nearly_the_same_model_and_models_are_exact(name: str, wire: str) -> None:
     hosts = Hosts(name, (1, 1, 1), momentum=0.9, wide=True, terms={"wire": wire})
-    state, _ = on_hosts(hosts)
-    expected, _ = on_one(hosts)
+    state, expected = on_hosts(hosts, PLANS).state, on_processes(hosts.cluster, PLANS).state
     rows, one = state.vectors["row"], expected.vectors["row"]
     if name != "ssgd":
         assert torch.equal(rows, one)
@@ -194,8 +147,7 @@ def test_a_mix_waits_for_contributions_whatever_a_host_says_of_itself(monkeypatc
 
     monkeypatch.setattr(MeansPart, "receive", slowly)
     hosts = Hosts("dpsgd", (1, 1, 1), momentum=0.9)
-    state, _ = on_hosts(hosts)
-    expected, _ = on_one(hosts)
+    state, expected = on_hosts(hosts, PLANS).state, on_processes(hosts.cluster, PLANS).state
     assert torch.equal(state.vectors["row"], expected.vectors["row"])
 
 
@@ -212,17 +164,15 @@ def test_a_mix_waits_for_contributions_whatever_a_host_says_of_itself(monkeypatc
     ],
 )
 def test_asynchronous_strategies_exchange_across_hosts_and_keep_the_sum(
-    name: str, terms: dict[str, Any], on_device: bool
+    name: str, terms: dict[str, Any], on_device: bool, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    lie_elsewhere(monkeypatch)  # as far as rows lie on devices
     hosts = Hosts(name, (2, 1), parameters=CHUNK + 5, slow=0.002, terms=terms, on_device=on_device)
     with hosts, MultiHostRuntime(hosts.cluster, hosts.place, hosts.all_terms) as runtime:
         state = runtime.state()
         state.vectors["row"].normal_(generator=torch.Generator().manual_seed(0))
         runtime.load(state)
-        loaded = runtime.state()
-        for vector, value in state.vectors.items():
-            assert torch.equal(loaded.vectors[vector], value), vector
-        assert loaded.integers == state.integers
+        assert_equal(runtime.state(), state)
         start = runtime.rows().clone()
         sum_ = start.sum(0) + runtime.centre() if runtime.cluster.centre else start.sum(0)
         outcome = runtime.segment(plan(60, 3, rate=0.0))

@@ -3,16 +3,15 @@
 from pathlib import Path
 
 import pytest
-import torch
 
 from roundelay.core.epochs import EpochPlan
 from roundelay.core.progress import Silent
-from roundelay.runtime.base import ClusterState, SegmentPlan
-from roundelay.runtime.hosts.control.coordinator import MultiHostRuntime
+from roundelay.runtime.base import Cluster, SegmentPlan
 from roundelay.runtime.procs.driver import ProcsRuntime
 from roundelay.runtime.replay.whole import replay
 from roundelay.runtime.resize import TrainedBy, gone_on_with
 from roundelay.runtime.sim.driver import SimRuntime
+from support.agreeing import assert_equal, in_simulator, on_hosts, on_processes
 from support.clusters import cluster
 from support.hosts import Hosts
 from support.in_blocks import InBlocks
@@ -28,45 +27,31 @@ def segment(epoch: int, first: int = 0, last: int | None = None, learners: int =
     return SegmentPlan(plan, 0.02, first=first * learners, last_round=last)
 
 
+def made(network: str, name: str = "ssgd") -> Cluster:
+    return cluster(name, LEARNERS, InBlocks(network), momentum=0.9)
+
+
 EPOCHS = [segment(0), segment(1)]
 
 
 pytestmark = pytest.mark.usefixtures("one_thread")
 
 
-def simulated(name: str, network: str, segments: list[SegmentPlan]) -> ClusterState:
-    with SimRuntime(cluster(name, LEARNERS, InBlocks(network), momentum=0.9)) as runtime:
-        for one in segments:
-            assert runtime.segment(one).finished
-        return runtime.state()
-
-
-def assert_equal(found: ClusterState, expected: ClusterState) -> None:
-    assert found.integers == expected.integers
-    for vector, value in expected.vectors.items():
-        assert torch.equal(found.vectors[vector], value), vector
-
-
 @pytest.mark.parametrize("network", NETWORKS)
 def test_processes_and_the_simulator_agree_bit_for_bit(network: str) -> None:
-    with ProcsRuntime(cluster("ssgd", LEARNERS, InBlocks(network), momentum=0.9), threads=1) as runtime:
-        outcomes = [runtime.segment(one) for one in EPOCHS]
-        state = runtime.state()
+    state, outcomes = on_processes(made(network), EPOCHS)
     assert [outcome.counts.frames.sum() for outcome in outcomes] == [FRAMES, FRAMES]
-    assert_equal(state, simulated("ssgd", network, EPOCHS))
+    assert_equal(state, in_simulator(made(network), EPOCHS).state)
 
 
 @pytest.mark.parametrize("network", NETWORKS)
 def test_an_epoch_gone_on_with_by_others_is_the_epoch_bit_for_bit(network: str) -> None:
     """Learners that have never seen its beginning, at a round in the middle of a window."""
-    made = cluster("ssgd", LEARNERS, InBlocks(network), momentum=0.9)
-    with SimRuntime(made) as first:
-        first.segment(segment(0, last=7))
-        state = first.state()
-    with ProcsRuntime(made, threads=1) as second:
+    state = in_simulator(made(network), [segment(0, last=7)]).state
+    with ProcsRuntime(made(network), threads=1) as second:
         second.load(state)
         second.segment(segment(0, first=7))
-        assert_equal(second.state(), simulated("ssgd", network, [segment(0)]))
+        assert_equal(second.state(), in_simulator(made(network), [segment(0)]).state)
 
 
 def test_an_epoch_gone_on_with_by_another_number_of_learners_trains_the_rest_of_its_frames() -> None:
@@ -81,23 +66,14 @@ def test_an_epoch_gone_on_with_by_another_number_of_learners_trains_the_rest_of_
 
 @pytest.mark.parametrize("network", NETWORKS)
 def test_an_asynchronous_run_comes_out_the_same_bit_for_bit(network: str, tmp_path: Path) -> None:
-    made = cluster("adpsgd", LEARNERS, InBlocks(network), momentum=0.9)
-    with ProcsRuntime(made, threads=1, trace=tmp_path) as runtime:
-        outcomes = [runtime.segment(one) for one in EPOCHS]
-        state = runtime.state()
+    state, outcomes = on_processes(made(network, "adpsgd"), EPOCHS, trace=tmp_path)
     assert [outcome.counts.frames.sum() for outcome in outcomes] == [FRAMES, FRAMES]
-    found = replay(tmp_path, made, Silent())
+    found = replay(tmp_path, made(network, "adpsgd"), Silent())
     assert found.difference == ""
     assert_equal(found.state, state)
 
 
 def test_several_hosts_agree_bit_for_bit() -> None:
-    hosts = Hosts("ssgd", (1, 2), in_blocks="blstm-chunks", momentum=0.9)
-    with hosts:
-        with MultiHostRuntime(hosts.cluster, hosts.place, hosts.all_terms) as runtime:
-            for one in EPOCHS:
-                assert runtime.segment(one).counts.frames.sum() == FRAMES
-            state = runtime.state()
-        status, text = hosts.end(1)
-        assert status == 0, text
-    assert_equal(state, simulated("ssgd", "blstm-chunks", EPOCHS))
+    state, outcomes = on_hosts(Hosts("ssgd", (1, 2), in_blocks="blstm-chunks", momentum=0.9), EPOCHS)
+    assert [outcome.counts.frames.sum() for outcome in outcomes] == [FRAMES, FRAMES]
+    assert_equal(state, in_simulator(made("blstm-chunks"), EPOCHS).state)

@@ -7,8 +7,8 @@ import numpy as np
 import pytest
 
 from roundelay_speech.audio.reading import read_audio
+from roundelay_speech.corpus.formats.export import write_part
 from roundelay_speech.corpus.formats.lhotse import find_parts, read_part
-from roundelay_speech.corpus.formats.lhotse_writing import write_part
 from support.corpora import recorded
 
 with warnings.catch_warnings():

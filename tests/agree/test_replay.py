@@ -22,54 +22,69 @@ from roundelay.core.rates import LearnersRate, Warmup
 from roundelay.core.state import Minibatch, Statistics
 from roundelay.learner.base import Learner, Task
 from roundelay.learner.quadratic import Quadratic, QuadraticLearner
-from roundelay.runtime.base import Cluster, ClusterState, Glance, SegmentPlan, Straggler
+from roundelay.runtime.base import Cluster, ClusterState, Glance, Straggler
 from roundelay.runtime.gathering import LEARNT
 from roundelay.runtime.procs.driver import ProcsRuntime
 from roundelay.runtime.procs.processes import Deaths
 from roundelay.runtime.replay.whole import Replayed, replay
 from roundelay.runtime.trace import ROWS_ON, Kind, Recorder, read_entries, read_events
-from roundelay.strategies.base import Strategy
-from support.clusters import ASYNCHRONOUS, MINIBATCH, SYNCHRONOUS, OnDevice, cluster, one_of_each, plan
+from support.agreeing import assert_equal, on_processes
+from support.clusters import ASYNCHRONOUS, MINIBATCH, OnDevice, cluster, one_of_each, plan
 from support.coarse import Coarse
 from support.coded import Pairs, Together
 from support.overwriting import Overwriting
+from support.processes import stat
 from support.until import until
 
 pytestmark = pytest.mark.usefixtures("one_thread")
-
-
-def record(cluster_: Cluster, segments: list[SegmentPlan], folder: Path) -> ClusterState:
-    with ProcsRuntime(cluster_, threads=1, trace=folder) as runtime:
-        for segment in segments:
-            runtime.segment(segment)
-        return runtime.state()
 
 
 def again(cluster_: Cluster, folder: Path) -> Replayed:
     return replay(folder, cluster_, Silent())
 
 
-def assert_same(found: Replayed, recorded: ClusterState) -> None:
+def assert_repeated(cluster_: Cluster, folder: Path, recorded: ClusterState) -> Replayed:
+    found = again(cluster_, folder)
     assert found.difference == ""
-    for name, value in recorded.vectors.items():
-        assert torch.equal(found.state.vectors[name], value), name
-    assert found.state.integers == recorded.integers
+    assert_equal(found.state, recorded)
+    return found
 
 
-@pytest.mark.parametrize(
-    ("name", "device"),
-    [*((name, False) for name in ASYNCHRONOUS), *((name, True) for name in one_of_each(ASYNCHRONOUS))],
-    ids=lambda of: {False: "", True: "rows on a device"}.get(of, of),
-)
-def test_an_asynchronous_run_comes_out_the_same_bit_for_bit(name: str, device: bool, tmp_path: Path) -> None:
-    """4 learners, more than 1,000 events, two epochs, rows of more than one chunk."""
-    task = Coarse(parameters=CHUNK + 7)
-    made = cluster(name, 4, OnDevice(task) if device else task, momentum=0.9)
-    recorded = record(made, [plan(40, 4, rate=0.02), plan(40, 4, rate=0.01, epoch=1)], tmp_path)
-    found = again(made, tmp_path)
-    assert_same(found, recorded)
-    assert found.minibatches == 320
-    assert found.events > 1000
+QUADRATIC = Coarse(parameters=CHUNK + 7)
+CODED_ROW = Coarse(parameters=CHUNK + 1027)
+CODED = (Pairs("int8"), Pairs("int4"), Pairs("bf16", remembers=False), Together("int4"))
+CASES = {  # what is trained, and rounds of each of two epochs
+    **{name: (cluster(name, 4, QUADRATIC, 0.9), 40) for name in ASYNCHRONOUS},
+    **{f"{name}, on a device": (cluster(name, 4, OnDevice(QUADRATIC), 0.9), 40) for name in one_of_each(ASYNCHRONOUS)},
+    **{
+        f"{strategy}{where}": (replace(cluster("adpsgd", 3, task, 0.9), strategy=strategy), 12)
+        for strategy in CODED
+        for where, task in (("", CODED_ROW), (", on a device", OnDevice(CODED_ROW)))
+    },
+    "nothing but a rule": (replace(cluster("adpsgd", 3, QUADRATIC), strategy=Overwriting()), 20),
+}
+"""Synchronous strategies: tests/laws/test_local_optimizers.py."""
+
+
+@pytest.mark.parametrize(("made", "rounds"), CASES.values(), ids=[*CASES])
+def test_a_run_comes_out_the_same_bit_for_bit(made: Cluster, rounds: int, tmp_path: Path) -> None:
+    """Two epochs; of asynchronous strategies with four learners, rows of more than one chunk and more than 1,000
+    events."""
+    frames = rounds * MINIBATCH
+    epochs = [plan(0, made.learners, examples=frames, rate=rate, epoch=n) for n, rate in enumerate((0.02, 0.01))]
+    recorded = on_processes(made, epochs, tmp_path).state
+    found = assert_repeated(made, tmp_path, recorded)
+    assert found.minibatches == sum(epoch.epoch.pieces for epoch in epochs)
+    assert found.events > 1000 or rounds < 40
+    if isinstance(made.strategy, Overwriting):
+        assert kinds(tmp_path).count(Kind.REACH) > 10
+    if made.strategy in CODED:
+        assert recorded.vectors[made.strategy.memory[0]].any() == getattr(made.strategy, "remembers", True)
+
+
+def kinds(folder: Path) -> list[int]:
+    """Of all events of three learners."""
+    return [event.kind for rank in range(3) for event in read_events(folder, rank)]
 
 
 @pytest.mark.parametrize(
@@ -88,43 +103,24 @@ def test_factors_on_the_learning_rate_come_out_the_same_bit_for_bit(
     adam = TorchOptimizer("AdamW")
     slow = (Straggler(2, seconds=0.02),)  # so that the factor of the fastest is not 1
     made = replace(cluster(name, 3, Coarse(parameters=CHUNK + 7), optimizer=adam, stragglers=slow), rate=rate)
-    recorded = record(made, [plan(20, 3, rate=0.02), plan(20, 3, rate=0.01, epoch=1)], tmp_path)
-    assert_same(again(made, tmp_path), recorded)
+    recorded = on_processes(made, [plan(20, 3, rate=0.02), plan(20, 3, rate=0.01, epoch=1)], tmp_path).state
+    assert_repeated(made, tmp_path, recorded)
     assert again(replace(made, rate="as-is"), tmp_path).difference
-
-
-@pytest.mark.parametrize("strategy", [Pairs("int8"), Pairs("int4"), Pairs("bf16", remembers=False), Together("int4")])
-@pytest.mark.parametrize("device", [False, True], ids=["", "rows on a device"])
-def test_coded_messages_come_out_the_same_bit_for_bit(strategy: Strategy, device: bool, tmp_path: Path) -> None:
-    task = Coarse(parameters=CHUNK + 1027)
-    made = replace(cluster("adpsgd", 3, OnDevice(task) if device else task, momentum=0.9), strategy=strategy)
-    recorded = record(made, [plan(12, 3, rate=0.02), plan(12, 3, rate=0.01, epoch=1)], tmp_path)
-    assert_same(again(made, tmp_path), recorded)
-    assert recorded.vectors[strategy.memory[0]].any() == getattr(strategy, "remembers", True)
 
 
 def test_gatherings_come_out_the_same_bit_for_bit(tmp_path: Path) -> None:
     """One of three learners is slow, so it is late; whose contributions counted is in the trace."""
     name = "bmuf period=2 quorum=2 grace=0 guard=3 nesterov=true"
     made = cluster(name, 3, Coarse(parameters=CHUNK + 7), momentum=0.9, stragglers=(Straggler(1, seconds=0.01),))
-    recorded = record(made, [plan(12, 3, rate=0.02), plan(12, 3, rate=0.01, epoch=1)], tmp_path)
+    recorded = on_processes(made, [plan(12, 3, rate=0.02), plan(12, 3, rate=0.01, epoch=1)], tmp_path).state
     assert recorded.vectors.pop(LEARNT).any(), "spans in seconds, which a replay has not"
-    assert_same(again(made, tmp_path), recorded)
-    kinds = [event.kind for rank in range(3) for event in read_events(tmp_path, rank)]
-    assert kinds.count(Kind.MET) == kinds.count(Kind.COME) > 12
-
-
-def test_an_effect_with_nothing_but_a_rule_comes_out_the_same_bit_for_bit(tmp_path: Path) -> None:
-    made = replace(cluster("adpsgd", 3, Coarse(parameters=CHUNK + 7)), strategy=Overwriting())
-    recorded = record(made, [plan(20, 3, rate=0.02), plan(20, 3, rate=0.01, epoch=1)], tmp_path)
-    assert_same(again(made, tmp_path), recorded)
-    kinds = [event.kind for rank in range(3) for event in read_events(tmp_path, rank)]
-    assert kinds.count(Kind.REACH) > 10
+    assert_repeated(made, tmp_path, recorded)
+    assert kinds(tmp_path).count(Kind.MET) == kinds(tmp_path).count(Kind.COME) > 12
 
 
 def test_an_effect_on_another_row_than_was_recorded_is_named(tmp_path: Path) -> None:
     made = replace(cluster("adpsgd", 3), strategy=Overwriting())
-    record(made, [plan(6, 3)], tmp_path)
+    on_processes(made, [plan(6, 3)], tmp_path)
     rank = next(rank for rank in range(3) if any(event.kind == Kind.REACH for event in read_events(tmp_path, rank)))
     path, peer, other = tmp_path / f"rank-{rank}.bin", (rank + 1) % 3, (rank + 2) % 3
     events = [[*event] for event in struct.iter_unpack("<iiqqd", path.read_bytes())]
@@ -163,15 +159,7 @@ def test_whatever_the_optimizer_remembers_and_while_rates_warm_up(name: str, opt
         runtime.load(state)
         runtime.segment(replace(warm[1], first=9))
         recorded = runtime.state()
-    assert_same(again(made, tmp_path), recorded)
-
-
-@pytest.mark.parametrize("name", SYNCHRONOUS)
-def test_so_does_a_synchronous_one(name: str, tmp_path: Path) -> None:
-    learners = 1 if name == "sgd" else 3
-    made = cluster(name, learners, momentum=0.9)
-    recorded = record(made, [plan(0, learners, examples=7 * MINIBATCH + 3)], tmp_path)
-    assert_same(again(made, tmp_path), recorded)
+    assert_repeated(made, tmp_path, recorded)
 
 
 def test_epochs_taken_back_and_runs_gone_on_with_are_part_of_it(tmp_path: Path) -> None:
@@ -187,9 +175,7 @@ def test_epochs_taken_back_and_runs_gone_on_with_are_part_of_it(tmp_path: Path) 
         runtime.load(middle)
         runtime.segment(plan(10, 3, epoch=2))
         recorded = runtime.state()
-    found = again(made, tmp_path)
-    assert_same(found, recorded)
-    assert found.commands == 4
+    assert assert_repeated(made, tmp_path, recorded).commands == 4
 
 
 def test_a_state_from_elsewhere_is_kept_with_the_trace(tmp_path: Path) -> None:
@@ -200,7 +186,7 @@ def test_a_state_from_elsewhere_is_kept_with_the_trace(tmp_path: Path) -> None:
         runtime.load(state)
         runtime.segment(plan(10, 2))
         recorded = runtime.state()
-    assert_same(again(made, tmp_path), recorded)
+    assert_repeated(made, tmp_path, recorded)
 
 
 def kill_with_no_row_in_hand(runtime: ProcsRuntime, rank: int) -> bool:
@@ -208,7 +194,7 @@ def kill_with_no_row_in_hand(runtime: ProcsRuntime, rank: int) -> bool:
     whether it was killed."""
     process = runtime.process_ids()[rank]
     os.kill(process, signal.SIGSTOP)
-    until(lambda: Path(f"/proc/{process}/stat").read_text().rpartition(")")[2].split()[0] == "T")
+    until(lambda: stat(process)[0] == "T")
     locks, held = [row.lock for row in runtime.cluster_rows._rows], []
     for lock in locks:
         if lock.try_acquire():
@@ -262,7 +248,7 @@ def test_so_is_a_replacement(name: str, tmp_path: Path) -> None:
         second = runtime.segment(plan(10, 4, rate=0.01, epoch=1))
         assert [joined.rank for joined in (*first.joined, *second.joined)] == [2]
         recorded = runtime.state()
-    assert_same(again(made, tmp_path), recorded)
+    assert_repeated(made, tmp_path, recorded)
 
 
 @dataclass(frozen=True)
@@ -280,7 +266,7 @@ class _Other(QuadraticLearner):
 
 
 def test_the_first_difference_is_named(tmp_path: Path) -> None:
-    record(cluster("adpsgd", 3), [plan(20, 3)], tmp_path)
+    on_processes(cluster("adpsgd", 3), [plan(20, 3)], tmp_path)
     found = again(cluster("adpsgd", 3, Other(parameters=37)), tmp_path)
     assert "command 1, learner" in found.difference
     assert "gradient of minibatch 17" in found.difference
@@ -289,7 +275,7 @@ def test_the_first_difference_is_named(tmp_path: Path) -> None:
 
 def test_weights_that_differ_only_at_the_end_are_named(tmp_path: Path) -> None:
     """With a rate of 0 every loss is as recorded; so only the row whose hash was tampered with is left to differ."""
-    record(cluster("adpsgd", 2), [plan(5, 2, rate=0.0)], tmp_path)
+    on_processes(cluster("adpsgd", 2), [plan(5, 2, rate=0.0)], tmp_path)
     path = tmp_path / "trace.jsonl"
     *head, last = path.read_text().splitlines()
     end = json.loads(last)
@@ -299,7 +285,7 @@ def test_weights_that_differ_only_at_the_end_are_named(tmp_path: Path) -> None:
 
 
 def test_a_lost_event_is_noticed(tmp_path: Path) -> None:
-    record(cluster("adpsgd", 2), [plan(20, 2)], tmp_path)
+    on_processes(cluster("adpsgd", 2), [plan(20, 2)], tmp_path)
     size = 32
     exchanges = [  # a learner that started late may have begun none
         (path, at)
@@ -327,7 +313,7 @@ def test_a_trace_that_cannot_be_read_is_named(tmp_path: Path, text: bytes) -> No
 
 
 def test_what_is_not_this_runs_trace_is_refused(tmp_path: Path) -> None:
-    record(cluster("adpsgd", 2), [plan(5, 2)], tmp_path / "trace")
+    on_processes(cluster("adpsgd", 2), [plan(5, 2)], tmp_path / "trace")
     with pytest.raises(UserError, match=r"2 learners of 37 parameters.* 2 of 38"):
         again(cluster("adpsgd", 2, _Elsewhere()), tmp_path / "trace")
     with pytest.raises(UserError, match=r"trace\.jsonl: cannot be read .*--record"):

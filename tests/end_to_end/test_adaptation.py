@@ -12,7 +12,7 @@ import yaml
 
 from roundelay.cli import main
 from roundelay_speech.commands.adaptations import command_of_features
-from roundelay_speech.features.external import Matrices
+from roundelay_speech.features.parts import Matrices
 from roundelay_speech.features.store import FeatureStore
 from roundelay_speech.prepared import load_corpus
 from support.beeps import prepare_beeps, write_beeps

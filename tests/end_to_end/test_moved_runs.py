@@ -9,7 +9,7 @@ import pytest
 import yaml
 
 from roundelay.cli import main
-from roundelay_speech.recipes.kept import kept_recipe
+from roundelay_speech.recipes.recipe import kept_recipe
 from support.beeps import write_beeps
 from support.damage import forget_checksums
 

@@ -8,11 +8,10 @@ import pytest
 
 from roundelay.cli import main
 from roundelay.core.files import read_json
-from roundelay_speech.corpus import free
+from roundelay_speech.corpus import download
 from roundelay_speech.corpus.download import Remote
 from roundelay_speech.corpus.readers import librispeech as librispeech_reader
 from roundelay_speech.prepared import load_corpus
-from roundelay_speech.recipes.recipe import load_recipe
 from support.beeps import RECIPE
 from support.corpora import kaldi_corpus
 from support.named_corpora import CMU_STYLE, librispeech, switchboard
@@ -86,7 +85,7 @@ def test_download_and_prepare(
         packed.append((tmp_path / "packed.tar.gz").read_bytes())
         digests[part] = f"md5:{hashlib.md5(packed[-1]).hexdigest()}"
     with odd_server() as server:
-        monkeypatch.setattr(free, "OPENSLR", server.address)
+        monkeypatch.setattr(download, "OPENSLR", server.address)
         monkeypatch.setattr(librispeech_reader, "MINI_DIGESTS", digests)
         monkeypatch.setattr(librispeech_reader, "CMUDICT", Remote(server.url("cmudict.dict")))
         answers = [truncated(packed[0], 5000, ETag='"1"'), ranged(packed[0], '"1"'), whole(packed[1])]
@@ -100,11 +99,6 @@ def test_download_and_prepare(
     assert "train-clean-5.tar.gz: the server answers 404" in capsys.readouterr().err
     corpus = load_corpus(Path("data/mini-librispeech"))
     assert {split: len(us) for split, us in corpus.splits.items()} == {"train": 4, "dev": 2, "test": 2}
-
-
-@pytest.mark.parametrize("name", ["librispeech", "mini_librispeech", "switchboard", "fsdd"])
-def test_recipes_can_be_read(name: str) -> None:
-    assert load_recipe(name).name == name
 
 
 @pytest.mark.parametrize(

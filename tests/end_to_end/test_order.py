@@ -8,8 +8,7 @@ import yaml
 from roundelay.cli import main
 from roundelay.core.configure import read_yaml
 from roundelay.core.records import RunStarted, Segment, of_kind, read_events
-from roundelay_speech.recipes.kept import kept_recipe
-from roundelay_speech.recipes.recipe import LARGE_HOURS, load_recipe, with_order
+from roundelay_speech.recipes.recipe import LARGE_HOURS, kept_recipe, load_recipe, with_order
 from roundelay_speech.training_index import FOLDER
 
 SHORT = ("recipe.yaml", "schedule.max_epochs=1", "training.minibatch=64")

@@ -32,9 +32,10 @@ from roundelay_speech.decode.graphs.graph import FST_FILE, GRAPH_FILE, PHONES_FI
 from roundelay_speech.decode.lm.arpa_file import read_arpa, write_arpa
 from roundelay_speech.decode.parallel import Decoders
 from roundelay_speech.ngrams.ngram import restrict
-from roundelay_speech.packed import decoded
+from roundelay_speech.packed import card
 from roundelay_speech.packed.folder import write_packed
 from roundelay_speech.packed.hearing import ENOUGH_FRAMES, PieceFeatures
+from roundelay_speech.packed.making import new_folder
 from roundelay_speech.packed.model import Model, Transcript, load_model
 from roundelay_speech.prepared import Corpus, load_corpus
 from roundelay_speech.scoring.formats.ctm import read_ctm
@@ -99,7 +100,7 @@ def test_a_packing_takes_what_decode_found_with_the_same_options(
     monkeypatch.chdir(home.parent.parent)
     named = ["--set", "decode.vocabulary=transcripts", "decode.word_costs=[0,0.5]"]
     assert main(["decode", "exp/packed/two", *named]) == 0
-    monkeypatch.setattr(decoded, "recognise", lambda *_, **__: pytest.fail("decoded again"))
+    monkeypatch.setattr(card, "recognise", lambda *_, **__: pytest.fail("decoded again"))
     assert main(["pack", "exp/packed/two", "--out", str(tmp_path / "model"), *named]) == 0
 
 
@@ -237,7 +238,7 @@ def test_a_second_pass_belongs_to_the_model(
     monkeypatch.chdir(tmp_path)
     fewer = restrict(read_arpa(home / "model/lm.arpa.gz"), ["YES", "NO", "GO"]).model
     write_arpa(Path("large.arpa.gz"), fewer)
-    grammar = ["--set", "decode.rescore=large.arpa.gz"]
+    grammar = ["--set", "decode.rescore=large.arpa.gz", "decode.scale=0.2", "decode.word_costs=[0]"]
     assert main(["decode", str(home / "one"), *grammar, "--out", "twice"]) == 0
     assert main(["pack", str(home / "one"), *grammar, "--out", "model", "--decoded", "twice"]) == 0
     Path("large.arpa.gz").unlink()
@@ -323,20 +324,15 @@ def test_the_card_and_evaluate_say_how_true_confidences_are(
     assert not (tmp_path / "b/confidences.svg").exists()
 
 
-@pytest.mark.parametrize("name", ["packed.json", "HCLG.fst", "lexicon.txt", "tree.json", "card.json"])
-@pytest.mark.parametrize("harm", ["gone", "changed"])
-def test_damage_is_named(model: Model, name: str, harm: str) -> None:
-    path = model.folder / name
-    content = path.read_bytes()
-    path.unlink()
-    if harm == "changed":
+def test_damage_is_named(model: Model) -> None:
+    """Of every file; what counts as damage: tests/unit/test_checksums.py."""
+    for name in ("packed.json", "HCLG.fst", "lexicon.txt", "tree.json", "card.json"):
+        path = model.folder / name
+        content = path.read_bytes()
         path.write_bytes(content[: len(content) // 2] + b"~" + content[len(content) // 2 + 1 :])
-    with pytest.raises(UserError, match=name) as found:
-        load_model(model.folder)
-    assert "roundelay pack" in str(found.value)
-
-
-def test_a_damaged_network_is_named(model: Model) -> None:
+        with pytest.raises(UserError, match=rf"{name}.*roundelay pack"):
+            load_model(model.folder)
+        path.write_bytes(content)
     for name in ("model.json", "model.safetensors"):
         path = model.folder / "acoustic-1" / name
         content = path.read_bytes()
@@ -422,16 +418,16 @@ def test_a_network_of_another_graph(model: Model, prior: Callable[[torch.Tensor]
         load_model(model.folder)
 
 
-@pytest.mark.parametrize("character", ["\x1b[2J", "\x07", "\u202e"])
-def test_words_that_a_terminal_would_obey(model: Model, character: str) -> None:
+def test_words_that_a_terminal_would_obey(model: Model) -> None:
     path = model.folder / WORDS_FILE
     lines = path.read_text().splitlines()
     word, number = lines[3].split()
-    lines[3] = f"{word}{character} {number}"
-    path.write_text("\n".join(lines) + "\n")
-    checked_anew(model.folder)
-    with pytest.raises(UserError, match=r"words\.txt:\d+: '.*' has control characters"):
-        load_model(model.folder)
+    for character in ("\x1b[2J", "\x07", "\u202e"):
+        lines[3] = f"{word}{character} {number}"
+        path.write_text("\n".join(lines) + "\n")
+        checked_anew(model.folder)
+        with pytest.raises(UserError, match=r"words\.txt:\d+: '.*' has control characters"):
+            load_model(model.folder)
 
 
 def test_a_card_that_is_none(model: Model) -> None:
@@ -464,6 +460,8 @@ def test_nothing_is_left_of_a_pack_that_failed(home: Path, tmp_path: Path, capsy
     assert list(tmp_path.iterdir()) == []
     assert main(["pack", str(home / "one"), "--out", str(home)]) == 2
     assert "exists: give --out another folder" in " ".join(capsys.readouterr().err.split())
+    with pytest.raises(UserError, match="exists: give --out another"), new_folder(tmp_path / "by two"):
+        (tmp_path / "by two").mkdir()  # by another command, meanwhile
 
 
 # New speech -----------------------------------------------------------------------------------------------------------

@@ -120,28 +120,19 @@ def test_scales_of_features_are_measured_once_a_run(inside: Path, monkeypatch: p
     [
         (["replay", "data"], "nothing to repeat"),
         (["train", "recipe.yaml", "--exp", "x", "--runtime", "sim", "--record"], "training.record"),
-        (["train", "recipe.yaml", "--exp", "x", "--strategy", "sdg"], "there is no strategy 'sdg'"),
         (["train", "recipe.yaml", "--exp", "x", "--strategy", "sgd", "--learners", "2"], "for one learner"),
-        (["train", "recipe.yaml", "--exp", "x", "training.minibach=3"], "did you mean minibatch"),
         (["train", "recipe.yaml", "--exp", "x", "--straggler", "9:3x"], "stragglers [9] do not exist"),
-        (["train", "recipe.yaml", "--exp", "x", "--straggler", "slow"], "RANK:FACTORx"),
         (["train", "recipe.yaml", "--exp", "x", "optimizer.name=lbfgs"], "it cannot update a vector in pieces"),
-        (["train", "recipe.yaml", "--exp", "x", "schedule.rule=cosine"], "choose one of newbob, anneal"),
         (["train", "recipe.yaml", "--exp", "x", "--resume"], "x: nothing to resume"),
         (
             ["train", "recipe.yaml", "--exp", "x", "--strategy", "adpsgd", "--on-death", "shrink"],
             "on_death is 'shrink'",
         ),
-        (["train", "nothing.yaml", "--exp", "x"], "no recipe 'nothing.yaml'"),
         (["train", "recipe.yaml", "--exp", "x", "corpus=nowhere"], "nowhere"),
         (["train", "recipe.yaml", "--exp", "x", "alignment=nowhere"], "nowhere"),
         (["train", "recipe.yaml", "--exp", "data"], "not a run directory"),
         (["decode", "data"], "not a run directory"),
-        (["score", "data"], "nothing decoded here"),
         (["report", "data"], "data"),
-        (["prepare", "kaldi", "--source", "source"], "--lexicon"),
-        (["prepare", "an4"], "--source"),
-        (["simulate", "--strategy", "adpsgd:square"], "adpsgd.topology is 'square': choose one of"),
     ],
 )
 def test_bad_input_is_named_and_nothing_is_left_behind(

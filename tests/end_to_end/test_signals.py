@@ -51,8 +51,10 @@ def test_a_schedulers_signal_ends_a_run_with_a_checkpoint(
             for _ in range(3):
                 os.killpg(process.pid, number)
                 time.sleep(0.01)
-        else:
-            process.send_signal(number)
+        else:  # and again, as launchers do, also when the run is over
+            while process.poll() is None:
+                process.send_signal(number)
+                time.sleep(0.01)
         (status,), text = ends([process])
     finally:
         if process.poll() is None:

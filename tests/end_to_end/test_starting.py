@@ -56,7 +56,7 @@ def evaluations(exp: Path) -> list[float]:
     return [e.cross_entropy for e in of_kind(read_events(exp / "events.jsonl"), Evaluation) if e.split == "dev"]
 
 
-@pytest.mark.parametrize("strategy", ["bmuf", "adpsgd", "easgd", "hadpsgd"])
+@pytest.mark.parametrize("strategy", ["bmuf", "easgd"])
 def test_every_learner_starts_from_the_model_and_the_records_say_so(strategy: str, source: Path, inside: Path) -> None:
     exp = f"from-{strategy}"
     options = ["--strategy", strategy, "--learners", "2", "--init", "one"]

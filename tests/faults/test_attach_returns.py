@@ -12,13 +12,12 @@ import torch
 from roundelay.algorithms.averaging import weighted_mean
 from roundelay.core.epochs import EpochPlan
 from roundelay.reports.status import Life, headline, host_rows, learner_rows, read_status
-from roundelay.runtime.attached.absent import let_in
-from roundelay.runtime.attached.hosts.request import ATTACHED_VIEWS
-from roundelay.runtime.attached.membership import Attendance, Membership
+from roundelay.runtime.attached.hosts.starting import ATTACHED_VIEWS
+from roundelay.runtime.attached.membership import Attendance, Membership, let_in
 from roundelay.runtime.clocks import unix_clock
 from roundelay.runtime.launch.start import Endings, launch
 from roundelay.runtime.procs.memory.arena import Arena, Layout, create_file
-from roundelay.runtime.procs.memory.patience import Patience
+from roundelay.runtime.procs.memory.locks import Patience
 from roundelay.runtime.procs.memory.publish import prepare_publishing
 from support import attached_back, attached_returning
 from support.attached_hosts import HostsOfLearners
@@ -142,8 +141,10 @@ def as_one_process_would(how: str, victim: int = attached_back.VICTIM) -> list[l
 )
 def test_learners_that_wait_for_each_other_go_on_without_one(hosts: int, victim: int, tmp_path: Path) -> None:
     """Bit for bit as those who are left would by themselves; and the next epochs are theirs, each example once. On
-    several hosts one is lost whole, or the one that leads: another leads then. Of two hosts it leads alone."""
+    several hosts one is lost whole, or the one that leads: another leads then, also where of three the process that led
+    outlives its learner. Of two hosts it leads alone."""
     command, variables = (str(attached_back.__file__), "ssgd", str(tmp_path), "never"), {"VICTIM": str(victim)}
+    variables |= {"ALONE": "1"} if (hosts, victim) == (3, 0) else {}
     left = [rank for rank in range(3) if rank != victim]
     if hosts > 1:
         with HostsOfLearners((1, 1, 1) if hosts == 3 else (1, 2), command, variables) as running:

@@ -2,7 +2,6 @@
 
 import os
 import signal
-from pathlib import Path
 
 import pytest
 
@@ -53,11 +52,3 @@ def test_asynchronous_strategies_can_go_on_without_the_dead_and_train_every_fram
         assert after.counts.frames.sum() == 10 * MINIBATCH
         assert after.counts.steps[victim] == 0
         assert len(runtime.state().vectors["row"]) == 3
-
-
-def test_nobody_outlives_the_runtime() -> None:
-    runtime = ProcsRuntime(cluster("adpsgd", 3), threads=1)
-    processes = runtime.process_ids()
-    runtime.close()
-    runtime.close()
-    assert not any(Path(f"/proc/{pid}").exists() for pid in processes)

@@ -2,7 +2,6 @@
 
 import os
 import signal
-import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -14,7 +13,7 @@ import torch
 from roundelay.algorithms.averaging import pair_average_
 from roundelay.core.effects import Begin, Exchange, Wait
 from roundelay.core.flat import CHUNK
-from support.preloaded import Preloaded
+from support.preloaded import Preloaded, environment
 from support.two_hosts import Host, hosts, start
 from support.until import until
 
@@ -25,9 +24,8 @@ LONG = 20 * CHUNK
 @contextmanager
 def peer() -> Iterator[tuple[Preloaded, int]]:
     """Host 1, and its port."""
-    variables = {**os.environ, "PYTHONPATH": os.pathsep.join([str(TESTS), *sys.path])}
     reads, writes = os.pipe()
-    process = Preloaded(["-m", "support.exchange_peer", str(LONG)], variables, [writes, 2])
+    process = Preloaded(["-m", "support.exchange_peer", str(LONG)], environment(), [writes, 2])
     os.close(writes)
     try:
         with open(reads) as said:

@@ -10,7 +10,7 @@ import subprocess
 import sys
 import time
 from collections.abc import Iterator
-from contextlib import contextmanager, suppress
+from contextlib import contextmanager
 from functools import partial
 from pathlib import Path
 
@@ -25,9 +25,10 @@ from roundelay.core.records import (
     Segment,
     of_kind,
 )
-from roundelay_lab.namespaces.hosts import Hosts, NoNamespaces, why_no_cables, why_not
+from roundelay_lab.namespaces.hosts import Hosts, NoNamespaces, why_not
 from support.beeps import prepare_beeps
 from support.host_training import LEARNING_RATE, PORT, TOO_LONG, HostTraining, bound, results, undisturbed
+from support.processes import learners_among
 from support.until import until
 
 if why_not():
@@ -54,15 +55,6 @@ def prepared(tmp_path_factory: pytest.TempPathFactory) -> Path:
 def good(prepared: Path) -> float:
     """The held-out loss that two learners can be held to, whatever happens to them."""
     return bound(undisturbed(prepared, "adpsgd", 2))
-
-
-def learners_of(hosts: Hosts, host: int) -> list[int]:
-    """The processes of a host's learners, oldest first: children of its fork server, which is a child of its first."""
-    parents = {}
-    for process in hosts.processes(host):
-        with suppress(OSError):
-            parents[process] = int(Path(f"/proc/{process}/stat").read_text().rpartition(")")[2].split()[1])
-    return sorted(process for process, parent in parents.items() if parents.get(parent) in parents)
 
 
 @contextmanager
@@ -124,7 +116,7 @@ except LinkError as error:
 """
 
 
-@pytest.mark.skipif(bool(why_no_cables()), reason=why_no_cables())
+@pytest.mark.skipif(bool(why_not(delayed=True)), reason=why_not(delayed=True))
 def test_a_slow_link_and_strangers_at_the_door(prepared: Path, good: float) -> None:
     with Hosts(3, delays={1: 0.01}) as hosts:
         hosts.rate("8mbit", 0, 1)
@@ -133,7 +125,7 @@ def test_a_slow_link_and_strangers_at_the_door(prepared: Path, good: float) -> N
         training.begun()
         environment = {**os.environ, **training.environment(0)}
         stranger = [sys.executable, "-c", NOISE, hosts.address(0), str(PORT)]
-        with stopped(learners_of(hosts, 0)[0]):
+        with stopped(learners_among(hosts.processes(0))[0]):
             said = subprocess.run(
                 hosts.command(2, stranger), env=environment, capture_output=True, text=True, check=True
             )

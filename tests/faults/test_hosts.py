@@ -8,7 +8,7 @@ import signal
 import subprocess
 import sys
 from collections.abc import Callable, Collection
-from contextlib import suppress
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -16,7 +16,7 @@ import pytest
 import torch
 
 from roundelay.core.errors import UserError
-from roundelay.runtime.base import Glance, LearnerDied
+from roundelay.runtime.base import Glance, Joined, LearnerDied
 from roundelay.runtime.hosts.control.agent import serve
 from roundelay.runtime.hosts.control.coordinator import MultiHostRuntime
 from roundelay.runtime.hosts.control.leases import Leases
@@ -29,6 +29,7 @@ from roundelay.runtime.sim.driver import SimRuntime
 from support.clusters import MINIBATCH, cluster, plan
 from support.coarse import Coarse
 from support.hosts import Hosts, place
+from support.processes import learners_among
 
 ENDLESS = 1_000_000
 
@@ -69,15 +70,22 @@ def test_a_host_that_is_killed_is_named_and_its_minibatches_are_drawn_again() ->
 
 
 def test_a_host_that_is_killed_when_all_others_have_done_their_part_leaves_it_to_them() -> None:
-    """They have heard that there is nothing more to draw, and there is."""
-    hosts = Hosts("adpsgd", (1, 1), slow=60.0, slow_rank=1)
+    """They have heard that there is nothing more to draw, and there is. (None, where the others have drawn all of it
+    before that host's learner had begun.)"""
+    hosts, held = Hosts("adpsgd", (1, 1), slow=60.0, slow_rank=1), []
     with hosts, MultiHostRuntime(hosts.cluster, hosts.place, hosts.all_terms) as runtime:
-        story = Story((lambda glance: glance.frames > 0 and not runtime._leading, lambda: hosts.kill(1)))
+
+        def kill() -> None:
+            assert runtime._leases is not None
+            held.append(len(runtime._leases._held.get(1, ())))
+            hosts.kill(1)
+
+        story = Story((lambda glance: glance.frames > 0 and not runtime._leading, kill))
         outcome = runtime.segment(plan(5, 2), story)
         assert [gone.ranks for gone in outcome.hosts_lost] == [(1,)]
         assert outcome.finished
         assert outcome.counts.frames.tolist() == [5 * MINIBATCH, 0]
-        assert sum(gone.redrawn for gone in outcome.hosts_lost) > 0
+        assert sum(gone.redrawn for gone in outcome.hosts_lost) >= held[0]
         assert outcome.missing == (0, 0)
 
 
@@ -182,7 +190,7 @@ def test_the_only_learner_of_a_host_is_replaced_and_goes_on_from_the_row_that_wa
     with hosts, MultiHostRuntime(hosts.cluster, hosts.place, hosts.all_terms) as runtime:
 
         def kill() -> None:
-            victim = runtime.process_ids()[0] if host == 0 else _learners(hosts.running[1].pid)[0]
+            victim = runtime.process_ids()[0] if host == 0 else learners_among(_processes({hosts.running[1].pid}))[0]
             os.kill(victim, signal.SIGKILL)
 
         before: list[int] = []
@@ -311,6 +319,18 @@ FATAL, ROUNDS = 4, 8
 """The round of the first epoch in which a host is killed while it computes its gradient, of so many."""
 
 
+def dying(victim: int) -> VirtualCluster:
+    """Three learners in step, of whom one dies in round `FATAL`."""
+    return VirtualCluster(
+        nodes=(Node(3),),
+        compute=Compute(seconds=1.0),
+        exchange=0.0,
+        mix=0.0,
+        allreduce=Allreduce(seconds={"3": 0.0}),
+        deaths=(Moment(victim, FATAL + 0.5),),
+    )
+
+
 @pytest.mark.parametrize(("name", "again"), [("bmuf period=3", True), ("dpsgd:random-ring", False)])
 def test_a_host_comes_back_to_learners_that_wait_for_each_other_in_the_next_segment(
     name: str, again: bool, monkeypatch: pytest.MonkeyPatch
@@ -319,14 +339,7 @@ def test_a_host_comes_back_to_learners_that_wait_for_each_other_in_the_next_segm
     that a checkpoint after that would have had. If it dies as it comes, the epoch after that is without it, too. Of
     mixes, unlike means, each host may have its last one or not: what a killed process has sent may be lost."""
     lost, alike = 2 + again, name.startswith("bmuf")  # epochs; whether all have the same of the one that dies
-    dies = VirtualCluster(
-        nodes=(Node(3),),
-        compute=Compute(seconds=1.0),
-        exchange=0.0,
-        mix=0.0,
-        allreduce=Allreduce(seconds={"3": 0.0}),
-        deaths=(Moment(1, FATAL + 0.5),),
-    )
+    dies = dying(1)
     hosts = Hosts(name, (1, 1, 1), momentum=0.5, terms={"on_death": "go-on"}, fatal=3 * FATAL + 1)
     work = cluster(name, 3, Coarse(37), momentum=0.5)
     sim, whole = SimRuntime(work, CostModel(cluster=dies), goes_on=True), SimRuntime(work)
@@ -365,6 +378,46 @@ def test_a_host_comes_back_to_learners_that_wait_for_each_other_in_the_next_segm
     assert [len(one.hosts_joined) for one in outcomes[:lost]] == [0] * lost
     assert [back.ranks for back in outcomes[lost].hosts_joined] == [(1,)]
     assert sum(len(one.hosts_lost) for one in outcomes) == 1, "it took part in no epoch when it died again"
+
+
+@pytest.mark.parametrize(
+    ("name", "sizes", "victim"),
+    [
+        ("bmuf period=3", (1, 1, 1), 1),
+        ("dpsgd:random-ring", (1, 2), 2),
+        ("ssgd", (2, 1), 1),
+        ("bmuf period=3", (1, 2), 0),
+        ("ssgd", (1, 1, 1), 0),
+    ],
+)
+def test_a_learner_comes_back_to_learners_that_wait_for_each_other_in_the_next_segment(
+    name: str, sizes: tuple[int, ...], victim: int, tmp_path: Path
+) -> None:
+    """All of a host, one of two, one of two of the first, and all of the first, which leads. Bit for bit as in the
+    simulator: an epoch in which it dies, one without it, and two with the one that takes its place."""
+    dies = replace(dying(victim), joins=(Moment(victim, ROUNDS + 0.5),))
+    terms = {"on_death": "go-on"}
+    hosts = Hosts(name, sizes, momentum=0.5, terms=terms, learner_fatal=3 * FATAL + victim, once=str(tmp_path))
+    sim = SimRuntime(cluster(name, 3, Coarse(37), momentum=0.5), CostModel(cluster=dies), goes_on=True)
+    with sim, hosts, MultiHostRuntime(hosts.cluster, hosts.place, hosts.all_terms) as runtime:
+
+        def built() -> bool:
+            runtime._hosts.attend()
+            runtime.local_runtime.processes.collect_replacements()
+            return bool(runtime.local_runtime.processes.ready() or any(one.ready for one in runtime._hosts.all()))
+
+        (tmp_path / "wait").touch()
+        for epoch in range(4):
+            if epoch == 2:
+                (tmp_path / "wait").unlink()
+                assert until(built, 100)
+            here, there = (one.segment(plan(ROUNDS, 3, epoch=epoch)) for one in (runtime, sim))
+            assert here.counts.frames.tolist() == there.counts.frames.tolist()
+            assert [(lost.rank, lost.replaced) for lost in here.lost] == [(victim, True)][epoch:]
+            assert here.joined == (Joined(victim, abs(victim - 1)),) * (epoch == 2)
+            assert not here.hosts_lost
+            assert torch.equal(runtime.rows(), sim.rows())
+        assert runtime.state().integers["steps"] == [4 * ROUNDS] * 3
 
 
 def test_a_host_that_may_not_come_back_hears_a_true_sentence() -> None:
@@ -412,15 +465,6 @@ def test_nothing_outlives_the_conductor(tmp_path: Path) -> None:
         for descriptor in descriptors:
             assert select.select([descriptor], [], [], 30)[0], "a process outlived the run by 30 s"
             os.close(descriptor)
-
-
-def _learners(host: int) -> list[int]:
-    """Of a host process: the children of its fork server."""
-    parents = {}
-    for pid in _processes({host}):
-        with suppress(FileNotFoundError, ProcessLookupError):
-            parents[pid] = int(Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[1])
-    return [pid for pid, parent in parents.items() if parents.get(parent) == host]
 
 
 def _processes(sessions: set[int]) -> list[int]:

@@ -8,6 +8,8 @@ from pathlib import Path
 
 import pytest
 
+from support.preloaded import environment
+
 STARTING = """
 import os, signal
 from support.broken import SlowToStart
@@ -25,13 +27,12 @@ if __name__ == "__main__":
 def test_an_interrupt_while_learners_start_is_the_parents_to_answer(tmp_path: Path, seconds: float) -> None:
     script = tmp_path / "parent.py"
     script.write_text(STARTING)
-    tests = str(Path(__file__).parents[1])
     parent = subprocess.Popen(
         [sys.executable, str(script)],
         stdout=subprocess.PIPE,
         stderr=subprocess.PIPE,
         text=True,
-        env={**os.environ, "PYTHONPATH": os.pathsep.join([tests, *sys.path])},
+        env=environment(),
         start_new_session=True,
     )
     assert parent.stdout is not None

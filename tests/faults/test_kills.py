@@ -1,9 +1,10 @@
 """A few of the random kills of benchmarks/kills.py."""
 
-import os
 import subprocess
 import sys
 from pathlib import Path
+
+from support.preloaded import environment
 
 PROGRAM = Path(__file__).parents[2] / "benchmarks" / "kills.py"
 
@@ -17,7 +18,7 @@ def test_runs_under_random_kills_train_every_minibatch_once_and_leave_nothing_be
         text=True,
         timeout=110,
         check=False,
-        env={**os.environ, "PYTHONPATH": os.pathsep.join(sys.path)},
+        env=environment(),
     )
     assert run.returncode == 0, run.stdout + run.stderr
     total = run.stdout.splitlines()[-1].split()

@@ -13,14 +13,13 @@ import torch
 
 from roundelay.algorithms.averaging import pair_average_
 from roundelay.core.effects import Exchange
-from roundelay.runtime.procs.memory.locks import ByteLock, QueueLock
-from roundelay.runtime.procs.memory.patience import Patience
+from roundelay.runtime.procs.memory.locks import ByteLock, Patience, QueueLock
 from roundelay.runtime.rows import NoLock, Row, reach
 
 HOLDER = """
 import os, sys
 from roundelay.runtime.procs.memory.locks import ByteLock
-from roundelay.runtime.procs.memory.patience import Patience
+from roundelay.runtime.procs.memory.locks import Patience
 lock = ByteLock(os.open(sys.argv[1], os.O_RDWR), 3, "row 3", Patience(9, 10))
 lock.acquire()
 print("held", flush=True)

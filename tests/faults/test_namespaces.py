@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from roundelay_lab.namespaces.hosts import PATH, Hosts, NoNamespaces, why_no_cables, why_not
+from roundelay_lab.namespaces.hosts import PATH, Hosts, NoNamespaces, why_not
 
 if why_not():
     pytest.skip(why_not(), allow_module_level=True)
@@ -70,7 +70,7 @@ def test_three_hosts_reach_each_other_and_a_cut_is_one_until_it_is_healed() -> N
         assert ask(hosts, 0, 1) != "nobody"
 
 
-@pytest.mark.skipif(bool(why_no_cables()), reason=why_no_cables())
+@pytest.mark.skipif(bool(why_not(delayed=True)), reason=why_not(delayed=True))
 def test_a_long_cable_delays_in_both_directions_and_can_stall() -> None:
     with Hosts(2, delays={1: 0.02}) as hosts:
         echo(hosts, 1)

@@ -13,7 +13,7 @@ from roundelay.core.state import Statistics
 from roundelay.runtime.base import Counts
 from roundelay.runtime.procs.coordination.queue import draw, draw_together, give_back, settle
 from roundelay.runtime.procs.memory.arena import Arena, Layout, create_file
-from roundelay.runtime.procs.memory.patience import Patience
+from roundelay.runtime.procs.memory.locks import Patience
 from roundelay.runtime.procs.memory.views import NONE, WorkQueue
 
 PLAN = EpochPlan(epoch=0, examples=36, minibatch=12, learners=3, seed=0)

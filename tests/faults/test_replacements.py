@@ -16,7 +16,7 @@ from roundelay.runtime.procs import driver
 from roundelay.runtime.procs.driver import ProcsRuntime
 from roundelay.runtime.procs.members import Member
 from roundelay.runtime.procs.memory.arena import Arena
-from roundelay.runtime.procs.memory.patience import Patience
+from roundelay.runtime.procs.memory.locks import Patience
 from roundelay.runtime.procs.processes import Deaths
 from roundelay.runtime.rows import NoLock, Row, adopt, mend
 from support.broken import Moody, Unlucky

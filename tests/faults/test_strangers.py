@@ -3,7 +3,6 @@
 import hashlib
 import os
 import sys
-import threading
 from pathlib import Path
 
 import pytest
@@ -14,6 +13,7 @@ from roundelay.runtime.launch.world import read_world
 from support import met_by_strangers
 from support.launched import LAUNCH, TESTS, TORCHRUN, reports, run_learners
 from support.preloaded import Preloaded
+from support.until import together
 
 SCRIPT = str(met_by_strangers.__file__)
 VICTIM_BYTES = 1 << 20
@@ -86,9 +86,5 @@ def test_no_learner_listens_on_a_network(by: tuple[str, ...]) -> None:
 def test_learners_of_two_launches_do_not_meet() -> None:
     """At the same time, without an address to choose."""
     results: list[str] = []
-    threads = [threading.Thread(target=lambda: results.append(run_learners(2, SCRIPT).stdout)) for _ in range(2)]
-    for thread in threads:
-        thread.start()
-    for thread in threads:
-        thread.join()
+    together(*(lambda: results.append(run_learners(2, SCRIPT).stdout) for _ in range(2)))
     assert [sorted(reports(text)["met"]) for text in results] == [[0, 1], [0, 1]]

@@ -8,7 +8,6 @@ ARGS=tests/golden, and read the difference. The same writes those of a new strat
 
 import json
 import os
-from dataclasses import dataclass
 from pathlib import Path
 
 import pytest
@@ -17,43 +16,28 @@ from torch import Tensor
 
 from roundelay.algorithms.local_update import Sgd
 from roundelay.core.epochs import EpochPlan
-from roundelay.core.state import Minibatch, Statistics
-from roundelay.learner.base import Learner, Task
+from roundelay.core.state import Minibatch
 from roundelay.runtime.base import Cluster, SegmentPlan
 from roundelay.runtime.sim.driver import SimRuntime
 from support.clusters import EVERY, make_strategy
+from support.slope import Told
 
 FILE = Path(__file__).with_name("trajectories.json")
 ROUNDS = 3
 
 
-class Steady(Learner):
+def steady(x: Tensor, batch: Minibatch, out: Tensor) -> None:
     """Gradients that do not depend on the weights."""
-
-    parameters, examples = 2, 9
-
-    def initial(self) -> Tensor:
-        return torch.zeros(2)
-
-    def gradient(self, x: Tensor, batch: Minibatch, plan: EpochPlan, out: Tensor, **_: object) -> Statistics:
-        out.copy_(torch.tensor([batch.index + 1.0, -1.0]))
-        return Statistics(batch.frames)
-
-    def evaluate(self, x: Tensor, split: str) -> Statistics:
-        return Statistics()
-
-
-@dataclass(frozen=True)
-class SteadyTask(Task):
-    def build(self) -> Learner:
-        return Steady()
+    out.copy_(torch.tensor([batch.index + 1.0, -1.0]))
 
 
 def trajectory(name: str) -> list[list[list[float]]]:
     """Rows after each round, [round][learner][parameter]."""
     learners = 1 if name == "sgd" else 3
     rows = []
-    with SimRuntime(Cluster(make_strategy(name), SteadyTask(), Sgd(), learners, shared_minibatch=False)) as runtime:
+    with SimRuntime(
+        Cluster(make_strategy(name), Told(2, steady, 9), Sgd(), learners, shared_minibatch=False)
+    ) as runtime:
         for round_ in range(ROUNDS):
             plan = EpochPlan(0, ROUNDS * learners, learners, learners, 0)
             runtime.segment(SegmentPlan(plan, 1.0, first=round_ * learners, last_round=round_ + 1))

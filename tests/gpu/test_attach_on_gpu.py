@@ -8,6 +8,7 @@ import torch
 
 from support import attached_gpu
 from support.attached_gpu import MODULES, make, train, values
+from support.attached_hosts import run_hosts
 from support.launched import reports, run_learners
 from support.on_gpu import DEVICE, NEEDED, exact
 
@@ -41,6 +42,18 @@ def test_learners_agree(strategy: str) -> None:
         assert law[0]["values"] == law[1]["values"], name
         assert all(math.isfinite(value) for value in law[0]["values"]), name
         assert law[0]["rows"] == ("on a device of its own" if strategy == "ssgd" else "shared on devices"), name
+
+
+@pytest.mark.parametrize("sizes", [(1, 1), (1, 2)])
+def test_learners_of_two_hosts_agree(sizes: tuple[int, ...]) -> None:
+    """Rows stay on the GPU; exchanges with the other host work on copies."""
+    said, complained = run_hosts(sizes, SCRIPT, "loops", "adpsgd", DEVICE)
+    assert "changed by hand" not in complained
+    for name, law in reports(said).items():
+        assert len(law) == sum(sizes)
+        assert all(one["values"] == law[0]["values"] for one in law.values()), name
+        assert all(math.isfinite(value) for value in law[0]["values"]), name
+        assert {one["rows"] for one in law.values()} == {"shared on devices"}, name
 
 
 def test_rows_outlive_the_learner_that_had_them_kept() -> None:

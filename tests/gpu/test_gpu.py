@@ -13,7 +13,7 @@ from roundelay.core.codec import Codec
 from roundelay.core.flat import CHUNK
 from roundelay.runtime.base import ClusterState
 from roundelay.runtime.procs.driver import ProcsRuntime
-from roundelay.runtime.procs.memory.pinned import pinned, unpin
+from roundelay.runtime.procs.memory.device_rows import pinned, unpin
 from support.blobs import BlobTask
 from support.clusters import ASYNCHRONOUS, MINIBATCH, SYNCHRONOUS, cluster, plan
 from support.on_gpu import DEVICE, NEEDED, ON_GPU

@@ -10,7 +10,7 @@ from torch import nn
 
 from roundelay.strategies import STRATEGIES
 from support import attached_laws, attached_loops
-from support.attached_laws import LEARNERS, STEPS, alone, close, minibatches, mlp
+from support.attached_laws import LEARNERS, STEPS, alone, close, minibatches
 from support.launched import reports, run_learners
 
 GPU = pytest.param(
@@ -33,18 +33,6 @@ def found(request: pytest.FixtureRequest) -> Found:
 
 
 @pytest.mark.parametrize("name", EVERY)
-def test_a_loop_that_keeps_its_optimizer_step_trains_as_well(found: Found, name: str) -> None:
-    """Bit for bit, where the result does not depend on timing."""
-    left, right = found[f"unchanged {name}"], found[f"every {name}"]
-    assert left[0]["values"] == left[1]["values"]
-    assert left[0]["steps"] == right[0]["steps"]
-    if name in SYNCHRONOUS:
-        assert left[0] == {**right[0], "law": left[0]["law"]}
-    assert torch.tensor(left[0]["values"]).isfinite().all()
-    assert attached_laws.values(mlp(norm=True)) != left[0]["between"] != left[0]["values"]
-
-
-@pytest.mark.parametrize("name", EVERY)
 def test_what_overflows_on_one_learner_poisons_nobody(found: Found, name: str) -> None:
     """The learner it happened to backs its scale off; nobody waits for it, nothing of it is in a model."""
     law = found[f"overflow {name}"]
@@ -56,8 +44,10 @@ def test_what_overflows_on_one_learner_poisons_nobody(found: Found, name: str) -
 
 
 def test_a_skip_is_agreed_on_where_gradients_are_averaged(found: Found) -> None:
-    """As one process with the minibatches together skips it."""
+    """As one process with the minibatches together skips it; a scaler need not have seen it."""
     close(found["overflow ssgd"][0]["values"], alone("SGD", skip=1))
+    close(found["spoilt ssgd"][0]["values"], alone("SGD", skip=1))
+    assert torch.tensor(found["spoilt adpsgd"][0]["values"]).isfinite().all()
 
 
 @pytest.mark.parametrize("name", ["ssgd", "delayed-gradient", "bsp"])

@@ -57,6 +57,12 @@ def test_learners_that_go_through_other_batches_are_told(found: Found) -> None:
     assert any("begins with another batch than what rank" in one for one in said)
 
 
+def test_a_later_pass_that_is_another_is_named_once_a_learner(found: Found) -> None:
+    told = [line for line in found[1].splitlines() if "than on rank" in line]
+    assert 1 <= len(told) <= 2
+    assert "(sampler 1 of this session), epoch 1 has another batch 0 than on rank" in told[0]
+
+
 def test_a_learner_that_waits_for_want_of_batches_is_told_why(found: Found) -> None:
     told = [line for line in found[1].splitlines() if "waits for nobody" in line]
     assert len(told) == 1

@@ -2,7 +2,6 @@
 
 import dataclasses
 import math
-from pathlib import Path
 
 import numpy as np
 import pytest
@@ -34,7 +33,6 @@ ANY_INEXACT = pytest.mark.parametrize(
     "codec", [*INEXACT, *SPARSE.values()], ids=[*(codec.name for codec in INEXACT), *SPARSE]
 )
 SIZES = [1, 2, 37, 1023, 1024, 1025, CHUNK, CHUNK + 1, 2 * CHUNK + 1027]
-PAGE = Path(__file__).parents[2] / "docs" / "exchanges.md"
 
 
 def vector(size: int, seed: int = 0) -> Tensor:
@@ -106,7 +104,11 @@ def test_the_error_of_every_element_is_within_what_the_codec_declares_and_comes_
         for at in range(chunk.start, chunk.stop, codec.block):
             part = slice(at, min(at + codec.block, chunk.stop))
             largest[part] = x[part].abs().max()
-    assert bool((off <= codec.error * (1 + 1e-4) * largest).all())
+    beyond = (off - codec.error * (1 + 1e-4) * largest).argmax()
+    assert off[beyond] <= codec.error * (1 + 1e-4) * largest[beyond], (
+        f"{codec.name} declares an error of {codec.error:.3g} of the largest element of a block of {codec.block}; "
+        f"element {beyond}, {x[beyond]:.4g}, of a block up to {largest[beyond]:.4g}, is off by {off[beyond]:.3g}"
+    )
     if size > 1000:
         assert bool((off > 0.8 * codec.error * largest).any()), "a bound that is never nearly met says little"
 
@@ -147,11 +149,6 @@ def test_what_is_not_finite_is_seen_to_be_so_and_leaves_no_rest(codec: Codec) ->
 @ANY_FORM
 def test_a_vector_of_zeros_arrives_as_zeros(codec: Codec) -> None:
     assert not bool(sent(codec, torch.zeros(3000), torch.zeros(3000)).any())
-
-
-@EVERY
-def test_the_page_has_a_line_for_it(codec: Codec) -> None:
-    assert f"\n| `{codec.name}` | " in PAGE.read_text(), "no row in the table of codecs in docs/exchanges.md"
 
 
 def test_a_codec_that_does_not_exist_is_named() -> None:

@@ -1,8 +1,6 @@
 """Gatherings of learners on two hosts (docs/quorum.md): the centre is on the first, and what counts, counts once."""
 
 import math
-import threading
-from collections.abc import Callable
 from typing import Any
 
 import pytest
@@ -11,15 +9,18 @@ from torch import Tensor
 
 from roundelay.algorithms.rules import describe, find
 from roundelay.core.effects import Fetch, Gather, Quorum
+from roundelay.runtime.base import wall_clock
+from roundelay.runtime.gathering import Gatherings, GatheringTable
 from roundelay.runtime.hosts.exchange.messages import FetchMessage, asked_by, read_gather
 from roundelay.runtime.messages import Frame, InvalidMessage
 from roundelay.runtime.procs.memory.arena import Layout
+from roundelay.runtime.procs.memory.views import NONE
 from roundelay.runtime.procs.worker import Worker
 from roundelay.runtime.sim.driver import SimRuntime
 from roundelay.strategies.quorate import BASE, SUMS, Quorate
 from support.clusters import cluster, make_strategy, plan
 from support.two_hosts import Host, ask, break_links, hosts, start, train
-from support.until import until
+from support.until import meanwhile, together, until
 
 AVERAGING = ("bsp", "bmuf", "bmuf nesterov=true", "bmuf-fairseq", "slowmo", "diloco")
 ALL, ANYBODY, FIRST = Quorum(2), Quorum(1, grace=0.0), Quorum(1, grace=60.0)
@@ -90,13 +91,6 @@ def go_on(worker: Worker) -> None:
     worker.me.replace(worker.me.memory[BASE])
 
 
-def together(*calls: Callable[[], object]) -> list[threading.Thread]:
-    threads = [threading.Thread(target=call) for call in calls]
-    for thread in threads:
-        thread.start()
-    return threads
-
-
 def begun(*found: Host) -> Tensor:
     """All rows as the centre's, which is copied."""
     for row in (*found[0].rows, *found[1].rows):
@@ -109,12 +103,10 @@ def test_what_learners_of_both_hosts_bring_is_weighed_and_each_goes_on_with_the_
         before = begun(zero, one)
         mine, theirs = opened(zero, one)
         said: dict[int, bool] = {}
-        threads = together(
+        together(
             lambda: said.update({0: ask(mine, gather(mine, ALL, 1.0, 3.0))}),
             lambda: said.update({1: ask(theirs, gather(theirs, ALL, 5.0, 1.0))}),
         )
-        for thread in threads:
-            thread.join()
         assert said == {0: True, 1: True}
         torch.testing.assert_close(zero.rows[2].vector, before + 2.0)
         go_on(theirs)
@@ -170,10 +162,9 @@ def test_a_contribution_counts_once_though_its_link_breaks(when: str, monkeypatc
         before = begun(zero, one)
         mine, theirs = opened(zero, one)
         broken = break_links(monkeypatch, when)
-        (thread,) = together(lambda: ask(theirs, gather(theirs, ALL, 4.0)))
-        until(lambda: bool(zero.arena.gatherings.came[1]) and (when != "fetch" or len(broken) == 2))
-        assert ask(mine, gather(mine, ALL, 2.0))
-        thread.join()
+        with meanwhile(lambda: ask(theirs, gather(theirs, ALL, 4.0))):
+            until(lambda: bool(zero.arena.gatherings.came[1]) and (when != "fetch" or len(broken) == 2))
+            assert ask(mine, gather(mine, ALL, 2.0))
         assert broken
         torch.testing.assert_close(zero.rows[2].vector, before + 3.0)
         assert zero.arena.gatherings.counted.tolist() == [1, 1]
@@ -185,11 +176,10 @@ def test_the_dead_of_a_lost_host_are_waited_for_no_longer() -> None:
     with hosts([0, 1], "bsp quorum=2", P) as (zero, one):
         before = begun(zero, one)
         mine, theirs = opened(zero, one)
-        (thread,) = together(lambda: ask(mine, gather(mine, ALL, 2.0)))
-        until(lambda: bool(zero.arena.gatherings.came[0]))
-        assert thread.is_alive()
-        zero.arena.liveness.alive[1] = 0
-        thread.join()
+        with meanwhile(lambda: ask(mine, gather(mine, ALL, 2.0))) as (thread,):
+            until(lambda: bool(zero.arena.gatherings.came[0]))
+            assert thread.is_alive()
+            zero.arena.liveness.alive[1] = 0
         torch.testing.assert_close(zero.rows[2].vector, before + 2.0)
         # It is back, and begins at what the centre is now.
         zero.arena.liveness.alive[1] = 1
@@ -204,13 +194,45 @@ def test_all_wait_for_the_last_gathering_of_a_segment_whoever_brings_nothing() -
         before = begun(zero, one)
         mine, theirs = opened(zero, one)
         said: list[bool] = []
-        (thread,) = together(lambda: said.append(ask(theirs, gather(theirs, FIRST, weight=0.0, last=True))))
-        until(lambda: bool(zero.arena.gatherings.came[1]))
-        assert thread.is_alive()
-        assert ask(mine, gather(mine, FIRST, 2.0, last=True))
-        thread.join()
+        with meanwhile(lambda: said.append(ask(theirs, gather(theirs, FIRST, weight=0.0, last=True)))) as (thread,):
+            until(lambda: bool(zero.arena.gatherings.came[1]))
+            assert thread.is_alive()
+            assert ask(mine, gather(mine, FIRST, 2.0, last=True))
         assert said == [False]
         torch.testing.assert_close(zero.rows[2].vector, before + 2.0)
+
+
+def test_who_waits_at_a_centre_that_is_lost_gives_again_to_the_one_that_is_made_of_what_it_had_read() -> None:
+    with hosts([0, 1], "bsp quorum=2", P) as (zero, one):
+        begun(zero, one)
+        mine, theirs = opened(zero, one)
+        with meanwhile(lambda: ask(mine, gather(mine, ALL, 2.0))):
+            assert ask(theirs, gather(theirs, ALL, 6.0))
+        go_on(theirs)
+        table, read, said = one.arena.requests, int(one.arena.requests.read[1]), list[bool]()
+        with meanwhile(lambda: said.append(ask(theirs, gather(theirs, ALL, 4.0)))):
+            until(lambda: bool(zero.arena.gatherings.came[1]))
+            lost = zero.rows[2].vector.clone()
+            one.arena.liveness.alive[0] = 0
+            table.centre[0] = NONE
+            one.client.peers_changed({})
+            until(lambda: bool(table.done[1] == table.asked[1]))
+            assert table.read[1] == read, "it does not read the centre by coming to a gathering"
+            assert torch.equal(theirs.me.memory[BASE], lost)
+            one.rows[2].vector.copy_(lost)
+            Gatherings(one.arena.gatherings).begin_part(wall_clock())
+            table.centre[0] = 1
+        assert said == [True]
+        torch.testing.assert_close(one.rows[2].vector, lost + 4.0)
+
+
+def test_nobody_waits_at_a_new_centre_for_those_who_had_finished_at_the_one_that_is_lost() -> None:
+    gatherings = Gatherings(GatheringTable.zeros(2))
+    gatherings.begin_part(0.0)
+    gatherings.arrive(1, True, 1.0)
+    assert not gatherings.begin_closing(1, ANYBODY, (0, 1), 2.0)
+    gatherings.finish([0])
+    assert gatherings.begin_closing(1, ANYBODY, (0, 1), 2.0)
 
 
 # Nonsense -------------------------------------------------------------------------------------------------------------

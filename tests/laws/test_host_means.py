@@ -13,8 +13,18 @@ from roundelay.core.codec import FP32, Codec
 from roundelay.core.epochs import EpochPlan
 from roundelay.core.flat import CHUNK
 from roundelay.learner.module import ModuleLearner
+from roundelay.runtime.hosts.mean_transports.agreement import CommunicatorAgreement
+from roundelay.runtime.hosts.mean_transports.base import MeansPart
+from roundelay.runtime.hosts.mean_transports.messages import (
+    CommunicatorMade,
+    CommunicatorTerms,
+    MeansDone,
+    ReadyForMeans,
+    dialect,
+)
 from roundelay.runtime.hosts.means import MeanLinks
 from roundelay.runtime.hosts.transport.wire import Link
+from roundelay.runtime.procs.memory.bell import Bell
 from roundelay.runtime.procs.memory.views import HostMeanSequences
 from support.blobs import Blobs
 from support.mean_hosts import MeanHost, end, linked, mean_host
@@ -121,6 +131,26 @@ def test_models_are_never_rounded() -> None:
     with two_hosts(CODECS["bf16"]) as (both, _):
         for mean in one_mean(both, models, gradient=False):
             torch.testing.assert_close(mean, (models[0] + models[1]) / 2, rtol=1e-6, atol=1e-7)
+
+
+def test_a_host_that_leads_without_learners_says_who_is_in_means_once_all_others_are_ready() -> None:
+    """And is in none, and says so once; of a host that is lost nobody waits for a word."""
+    with linked([(0, 1), (0, 2)]) as links:
+        part = MeansPart(7, Bell(None), dialect(3, 1))
+        agreement = CommunicatorAgreement(part, 0, links[0], lambda host: host > 0, 60)
+        agreement.make_for_others()  # of nobody
+        agreement.heard(1, ReadyForMeans(7, MeansDone(3, 2.0, 1), 5))
+        agreement.make_for_others()  # not of one alone
+        agreement.heard(2, ReadyForMeans(7, MeansDone(2, 2.0, 1), 4))
+        for _ in range(2):
+            agreement.make_for_others()
+        agreement.heard(1, ReadyForMeans(7, MeansDone(3, 2.0, 1), 6))
+        agreement.lost(2)
+        agreement.make_for_others()
+        first, second = (links[1][0].hear(part.dialect, 10.0) for _ in range(2))
+        assert first == links[2][0].hear(part.dialect, 10.0)
+        assert first == CommunicatorMade(7, CommunicatorTerms(6, (1, 2), (MeansDone(3, 2.0, 1), MeansDone(2, 2.0, 1))))
+        assert second == CommunicatorMade(7, CommunicatorTerms(7, (1,), (MeansDone(3, 2.0, 1),)))
 
 
 def test_it_is_too_early_where_nobody_is_far_or_the_point_would_be_overwritten() -> None:

@@ -1,6 +1,8 @@
 """Strategies that are each other under some setting, and strategies against their equations written out by hand."""
 
 import math
+import re
+from dataclasses import dataclass, field
 
 import pytest
 import torch
@@ -12,7 +14,7 @@ from roundelay.core.flat import VectorFragment
 from roundelay.core.topology import metropolis_matrix
 from roundelay.learner.quadratic import Quadratic, QuadraticLearner
 from roundelay.runtime.sim.cost import CostModel
-from support.on_paper import Paper, Watched, in_turn, simulated
+from support.on_paper import Paper, Watched, in_turn, same, simulated
 
 
 def tenths(low: int, high: int) -> st.SearchStrategy[float]:
@@ -29,70 +31,139 @@ JITTER = CostModel(jitter=0.3)
 some = settings(max_examples=10, deadline=None)
 
 
-def same(found: torch.Tensor, expected: torch.Tensor) -> None:
-    """But for the order of additions."""
-    torch.testing.assert_close(found, expected.expand_as(found), rtol=1e-4, atol=1e-5)
+@dataclass(frozen=True)
+class Pair:
+    """Two strategies that come to the same, whatever is drawn for the names in braces."""
+
+    one: str
+    other: str
+    papers: st.SearchStrategy[Paper] = UNEVEN
+    local: st.SearchStrategy[Sgd] = LOCAL
+    cost: CostModel | None = None
+    to_the_bit: bool = False
+    what: dict[str, str] = field(default_factory=lambda: {"rows": "rows"})
+    """Names of values that are compared: of the one, and of the other."""
+
+
+DRAWN: dict[str, st.SearchStrategy[float | str]] = {
+    "period": st.integers(1, 4),
+    "long": st.integers(1, 12),
+    "momentum": tenths(0, 9),
+    "rate": tenths(1, 15),
+    "mixing": tenths(1, 10),
+    "kept": st.sampled_from(["reset", "keep", "average"]),
+    "graph": st.sampled_from(["ring", "random-ring", "exponential", "complete"]),
+    "known": st.sampled_from(["ring", "complete"]),
+    "gossip": st.sampled_from(["fixed-ring", "random-ring", "random", "exponential"]),
+    "everybody": st.sampled_from(["random-ring", "random"]),
+}
+ALONE, TWO = st.builds(Paper, st.just(1), ROUNDS), st.builds(Paper, st.just(2), st.integers(1, 11))
+PLAIN = st.just(Sgd())
+CENTRE = {"centre": "centre"}
+BOTH = {"rows": "rows", **CENTRE}
+OUTER = "period={period} momentum={momentum} rate={rate}"
+KEPT = "period={period} momentum={momentum} local_momentum={kept}"
+REPORTS = "async-diloco period={period}"
+PAIRS = [
+    # Averaging models is averaging gradients, and what is left without an outer momentum
+    Pair("bsp period=1", "ssgd", local=PLAIN),
+    *[
+        Pair(f"{name} momentum=0.0 period={{long}}", "bsp period={long} local_momentum=reset")
+        for name in ("bmuf", "bmuf nesterov=true", "bmuf-fairseq", "slowmo", "diloco rate=1.0")
+    ],
+    Pair("sparta fragments=1", "bsp period=1", PAPERS),
+    Pair("sparta fragments=1", "gossip-pga period=1", PAPERS, to_the_bit=True),
+    # Outer steps: SlowMo while the learning rate is constant. An outer Nesterov step in torch's convention holds the
+    # look-ahead point, and the strict form keeps it beside W. SlowMo divides by the learning rate what it multiplies.
+    Pair(f"slowmo {OUTER}", f"bmuf {OUTER}"),
+    Pair(f"diloco {OUTER}", f"bmuf {OUTER} nesterov=true", what={"rows": "block_broadcast"}),
+    Pair(
+        f"gossip-diloco partners=null {KEPT}",
+        f"diloco {KEPT}",
+        PAPERS,
+        to_the_bit=True,
+        what={"rows": "rows", "outer_momentum": "outer_momentum"},
+    ),
+    Pair(
+        "gossip-diloco partners=null period={period} momentum={momentum} rate=0.6 nesterov=false",
+        "slowmo period={period} momentum={momentum} rate=0.6 local_momentum=reset",
+        PAPERS,
+        PLAIN,
+    ),
+    Pair(
+        "gossip-diloco period={period} momentum=0 rate=0.6 nesterov=false",
+        "gossip-diloco period={period} momentum=0 rate=0.6",
+        PAPERS,
+    ),
+    Pair(f"gasloc:complete accelerated=mixed {KEPT}", f"diloco {KEPT}", PAPERS),
+    # Outer steps of a centre: of one learner, without momentum, and of learners who are equally fast and never late
+    Pair(
+        "async-diloco period={period} momentum={momentum}",
+        "diloco period={period} momentum={momentum}",
+        ALONE,
+        to_the_bit=True,
+        what={"rows": "rows", "centre momentum": "outer_momentum"},
+    ),
+    Pair(
+        "async-diloco period={period} momentum=0 rate=0.8 reports=5",
+        "asgd period={period} rate=0.16",
+        PAPERS,
+        PLAIN,
+        JITTER,
+        what=CENTRE,
+    ),
+    *[
+        Pair(f"{REPORTS} {more}", REPORTS, PAPERS, to_the_bit=True, what=CENTRE)
+        for more in ("by_speed=true", "decay=1 cutoff=1")
+    ],
+    Pair("asgd period={period} max_delay=1000000", "asgd period={period}", PAPERS, to_the_bit=True, what=BOTH),
+    Pair("rennala batch=1 stale=true", "asgd", PAPERS, cost=JITTER, to_the_bit=True, what=BOTH),
+    Pair(
+        "sparseloco period={period} local_momentum={kept} rate=0.7 density=1 two_bits=false",
+        "diloco period={period} local_momentum={kept} rate=0.7 momentum=0",
+        PAPERS,
+    ),
+    # Mixing: with everybody; never or always all; and with nothing left out. Every learner's momentum is its own, but a
+    # mean of momenta is the momentum of the mean.
+    Pair("dpsgd:complete order=consensus", "delay-by-one", to_the_bit=True),
+    Pair("dpsgd:complete order=atc", "ssgd", PAPERS),
+    Pair("gossip-pga:{graph} period=1", "dpsgd:complete order=atc", to_the_bit=True),
+    Pair("gossip-pga:{graph} period=1000000", "dpsgd:{graph} order=atc", to_the_bit=True),
+    *[
+        Pair(f"choco-sgd:{{known}} mixing={{mixing}} {all_of_it}", "dpsgd:{known} mixing={mixing}", PAPERS)
+        for all_of_it in ("codec=fp32", "density=1")
+    ],
+    # Pairs: two that are equally fast meet before either has its gradient, as in D-PSGD in consensus order
+    Pair("adpsgd:{gossip}", "delay-by-one", TWO),
+    Pair("divshare fragments=1", "adpsgd:random", PAPERS, cost=JITTER, to_the_bit=True),
+    Pair("a2cid2:{everybody}", "adpsgd:{everybody}", PAPERS, cost=JITTER, to_the_bit=True),
+    *[
+        Pair(name, "adpsgd:{gossip}", papers, cost=JITTER, to_the_bit=True)
+        for name, papers in (
+            ("hadpsgd:{gossip} node_size=1", UNEVEN),
+            ("a2cid2:{gossip} mixing_rate=0", PAPERS),
+            ("async-gasloc:{gossip} period=1 momentum=0", PAPERS),
+        )
+    ],
+]
+
+
+@given(st.data())
+@some
+@pytest.mark.parametrize("pair", PAIRS, ids=lambda pair: f"{pair.one} is {pair.other}")
+def test_strategies_that_are_each_other(pair: Pair, data: st.DataObject) -> None:
+    paper, local = data.draw(pair.papers), data.draw(pair.local)
+    drawn = {name: data.draw(DRAWN[name]) for name in re.findall(r"{(\w+)}", pair.one + pair.other)}
+    one, other = (simulated(name.format(**drawn), paper, local, pair.cost) for name in (pair.one, pair.other))
+    for left, right in pair.what.items():
+        found, expected = one.vector(left), other.vector(right)
+        if pair.to_the_bit:
+            assert torch.equal(found, expected)
+        else:
+            same(found, expected)
 
 
 # The averaging family -------------------------------------------------------------------------------------------------
-
-
-@given(UNEVEN)
-@some
-def test_averaging_models_every_step_is_averaging_gradients(paper: Paper) -> None:
-    same(simulated("bsp period=1", paper).rows, simulated("ssgd", paper).rows)
-
-
-@given(UNEVEN, LOCAL, st.integers(1, 12))
-@some
-@pytest.mark.parametrize(
-    "name",
-    [
-        "bmuf momentum=0.0",
-        "bmuf momentum=0.0 nesterov=true",
-        "bmuf-fairseq momentum=0.0",
-        "slowmo momentum=0.0",
-        "diloco momentum=0.0 rate=1.0",
-    ],
-)
-def test_without_an_outer_momentum_what_is_left_is_model_averaging(
-    name: str, paper: Paper, local: Sgd, period: int
-) -> None:
-    found = simulated(f"{name} period={period}", paper, local)
-    same(found.rows, simulated(f"bsp period={period} local_momentum=reset", paper, local).rows)
-
-
-@given(UNEVEN, LOCAL, st.integers(1, 4), tenths(0, 9), tenths(1, 15))
-@some
-def test_slowmo_is_classical_bmuf_while_the_learning_rate_is_constant(
-    paper: Paper, local: Sgd, period: int, momentum: float, rate: float
-) -> None:
-    setting = f"period={period} momentum={momentum} rate={rate}"
-    same(simulated(f"slowmo {setting}", paper, local).rows, simulated(f"bmuf {setting}", paper, local).rows)
-
-
-@given(UNEVEN, LOCAL, st.integers(1, 4), tenths(0, 9), tenths(1, 15))
-@some
-def test_diloco_is_the_model_that_bmuf_with_nesterov_broadcasts(
-    paper: Paper, local: Sgd, period: int, momentum: float, rate: float
-) -> None:
-    """An outer Nesterov step in torch's convention holds the look-ahead point; the strict form keeps it beside W."""
-    setting = f"period={period} momentum={momentum} rate={rate}"
-    bmuf = simulated(f"bmuf {setting} nesterov=true", paper, local)
-    same(simulated(f"diloco {setting}", paper, local).rows, bmuf.memory["block_broadcast"])
-
-
-@given(PAPERS, LOCAL, st.integers(1, 4), tenths(0, 9), st.sampled_from(["reset", "keep", "average"]))
-@some
-def test_gossip_diloco_of_everybody_is_diloco(
-    paper: Paper, local: Sgd, period: int, momentum: float, local_momentum: str
-) -> None:
-    setting = f"period={period} momentum={momentum} local_momentum={local_momentum}"
-    found, expected = (
-        simulated(f"{name} {setting}", paper, local) for name in ("gossip-diloco partners=null", "diloco")
-    )
-    assert torch.equal(found.rows, expected.rows)
-    assert torch.equal(found.memory["outer_momentum"], expected.memory["outer_momentum"])
 
 
 @given(UNEVEN, LOCAL, st.integers(2, 4), tenths(0, 9), st.sampled_from(["reset", "keep", "average"]))
@@ -218,14 +289,6 @@ def test_classical_asgd_is_the_delayed_gradient_at_the_centre(paper: Paper, awar
     same(end.rows, seen)
 
 
-@given(PAPERS, LOCAL, st.integers(1, 3))
-@some
-def test_asgd_that_drops_nothing_is_asgd(paper: Paper, local: Sgd, period: int) -> None:
-    found, expected = (simulated(f"asgd period={period}{more}", paper, local) for more in (" max_delay=1000000", ""))
-    assert torch.equal(found.centre, expected.centre)
-    assert torch.equal(found.rows, expected.rows)
-
-
 @given(PAPERS, LOCAL, st.integers(2, 5))
 @some
 def test_asgd_with_a_period_adds_what_each_learner_has_learned_since(paper: Paper, local: Sgd, period: int) -> None:
@@ -239,20 +302,6 @@ def test_asgd_with_a_period_adds_what_each_learner_has_learned_since(paper: Pape
 
 
 # Gossip ---------------------------------------------------------------------------------------------------------------
-
-
-@given(UNEVEN, LOCAL)
-@some
-def test_dpsgd_of_everybody_in_consensus_order_is_delay_by_one(paper: Paper, local: Sgd) -> None:
-    found = simulated("dpsgd:complete order=consensus", paper, local)
-    assert torch.equal(found.rows, simulated("delay-by-one", paper, local).rows)
-
-
-@given(PAPERS, LOCAL)
-@some
-def test_dpsgd_of_everybody_that_steps_first_is_ssgd(paper: Paper, local: Sgd) -> None:
-    """Every learner's momentum is its own, but a mean of momenta is the momentum of the mean."""
-    same(simulated("dpsgd:complete order=atc", paper, local).rows, simulated("ssgd", paper, local).rows)
 
 
 GRAPH = "dpsgd:graph edges=[[0,1],[1,2],[1,3]]"
@@ -270,15 +319,6 @@ def test_to_step_first_is_to_mix_first_and_mix_once_more(name: str, rounds: int,
     }[name]
     cta = simulated(f"{name} order=cta", paper, local).rows
     same(simulated(f"{name} order=atc", paper, local).rows, torch.from_numpy(matrix).float() @ cta)
-
-
-@given(UNEVEN, LOCAL, st.sampled_from(["ring", "random-ring", "exponential", "complete"]))
-@some
-def test_gossip_pga_lies_between_two_forms_of_dpsgd(paper: Paper, local: Sgd, topology: str) -> None:
-    always = simulated(f"gossip-pga:{topology} period=1", paper, local)
-    assert torch.equal(always.rows, simulated("dpsgd:complete order=atc", paper, local).rows)
-    never = simulated(f"gossip-pga:{topology} period=1000000", paper, local)
-    assert torch.equal(never.rows, simulated(f"dpsgd:{topology} order=atc", paper, local).rows)
 
 
 @st.composite
@@ -303,21 +343,6 @@ def test_without_gradients_dpsgd_is_a_power_of_its_matrix(
     end = simulated(f"dpsgd:graph order={order} mixing={mixing} edges={text}", paper, scattered=rows)
     matrix = mixing * torch.from_numpy(metropolis_matrix(learners, edges)) + (1 - mixing) * torch.eye(learners)
     same(end.rows, (torch.linalg.matrix_power(matrix, rounds) @ rows.double()).float())
-
-
-@given(st.integers(1, 11), LOCAL, st.sampled_from(["fixed-ring", "random-ring", "random", "exponential"]))
-@some
-def test_adpsgd_of_two_equally_fast_learners_is_delay_by_one(rounds: int, local: Sgd, topology: str) -> None:
-    """Both meet before either has its gradient. So is asynchrony behind a barrier D-PSGD in consensus order."""
-    paper = Paper(2, rounds)
-    same(simulated(f"adpsgd:{topology}", paper, local).rows, simulated("delay-by-one", paper, local).rows)
-
-
-@given(UNEVEN, LOCAL, st.sampled_from(["fixed-ring", "random-ring", "random", "exponential"]))
-@some
-def test_super_learners_of_one_are_adpsgd(paper: Paper, local: Sgd, topology: str) -> None:
-    found = simulated(f"hadpsgd:{topology} node_size=1", paper, local, JITTER)
-    assert torch.equal(found.rows, simulated(f"adpsgd:{topology}", paper, local, JITTER).rows)
 
 
 @given(UNEVEN, LOCAL)

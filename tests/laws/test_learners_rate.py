@@ -10,7 +10,16 @@ import pytest
 import torch
 
 from roundelay.algorithms.averaging import fastest_over_mean, minibatches_averaged
-from roundelay.algorithms.gain import EARLY, NOISE_SCALARS, PAIRS_KEPT, PERIOD, RETURN, GradientNoise, gain
+from roundelay.algorithms.gain import (
+    EARLY,
+    NOISE_SCALARS,
+    PAIRS_KEPT,
+    PERIOD,
+    RETURN,
+    WITHHELD,
+    GradientNoise,
+    gain,
+)
 from roundelay.algorithms.local_update import Sgd
 from roundelay.core.rates import LearnersRate
 from roundelay.learner.quadratic import Quadratic
@@ -87,27 +96,42 @@ def test_the_estimate_is_near_the_truth_after_the_first_steps_and_follows_gradie
     assert gain(noisy.signal, 2) > 1.75
 
 
-@pytest.mark.parametrize(("product", "free"), [(0.02, 1.0), (0.15, 0.5), (0.6, 0.0), (1.8, 0.0)])
-def test_the_gain_is_taken_back_where_curvature_limits_the_rate(product: float, free: float) -> None:
-    """`product` of rate and curvature: at rest consecutive gradients are in the mean -product / 2 of their squares."""
+@pytest.mark.parametrize(
+    ("product", "momentum", "free"),
+    [
+        (0.02, 0, 1.0),
+        (0.15, 0, 0.5),
+        (0.6, 0, 0.0),
+        (1.8, 0, 0.0),
+        (0.038, 0.9, 1.0),
+        (0.19, 0.9, 0.0),
+        (0.8, 0.9, 0.0),
+    ],
+)
+def test_the_gain_is_taken_back_where_curvature_limits_the_rate(product: float, momentum: float, free: float) -> None:
+    """`product` of rate and curvature: at rest consecutive gradients are in the mean -product / 2 of their squares
+    without momentum. With it they are alike, and gradients half a swing apart are not."""
     random = torch.Generator().manual_seed(0)
     noise, x = GradientNoise(np.zeros(len(NOISE_SCALARS))), torch.zeros(40_000)
-    for step in range(600):
+    moved = torch.zeros_like(x)
+    for step in range(1000):
         gradient = x + torch.randn(x.shape, generator=random)
-        if step >= 400:  # at rest: forgotten is the beginning, at x = 0
+        if step >= 400 and noise.wants(step):  # at rest: forgotten is the beginning, at x = 0
             noise.look(step, gradient)
-        x -= product * gradient
-    assert 1 - noise.seen()[0] == pytest.approx(-product / 2, abs=0.02)
+        moved = momentum * moved - product * gradient
+        x += moved
+    if not momentum:
+        assert 1 - noise.seen()[0] == pytest.approx(-product / 2, abs=0.02)
     assert noise.free == pytest.approx(free, abs=0.2)
 
 
 def test_a_gain_comes_back_slowly_and_goes_at_once() -> None:
     noise, gradient = GradientNoise(np.zeros(len(NOISE_SCALARS))), torch.ones(4)
-    assert noise.free == 0, "before a pair is seen"
+    assert noise.free == 0, "before a pair is seen, and among the first"
     for pair in range(1, 31):
         noise.look(0, gradient)
         noise.look(1, gradient)
-        assert noise.free == pytest.approx(min(1.0, pair * RETURN))
+        assert noise.free == pytest.approx(min(1.0, max(0, pair - WITHHELD + 1) * RETURN))
     for _ in range(PAIRS_KEPT):
         noise.look(0, gradient)
         noise.look(1, -gradient)
@@ -120,7 +144,7 @@ def test_a_learner_marks_its_row_under_the_gain_alone_and_until_half_of_it_is_fr
     factor = RateFactor("gain", weighed, shared=False, noise=noise)
     assert factor.steep
     for free, steep in ((0.4, True), (0.5, False)):
-        noise.recall([0.0, 9.0, 0.0, free])
+        noise.recall([0.0, 10.0, 0.0, 0.0, 0.0, 0.0, free])
         assert factor.steep == steep
     assert not RateFactor("fastest", weighed, shared=False, noise=None).steep
 
@@ -171,7 +195,7 @@ def test_what_strategies_move_by() -> None:
 @cache
 def model(rate: LearnersRate, name: str, learners: int) -> ClusterState:
     with SimRuntime(under(rate, name, learners)) as runtime:
-        runtime.segment(plan(3 * PERIOD, learners, rate=0.01))
+        runtime.segment(plan(EARLY + PERIOD, learners, rate=0.01))
         return runtime.state()
 
 
@@ -192,8 +216,8 @@ def test_rows_that_are_equal_stay_equal(name: str, rate: LearnersRate) -> None:
 def test_a_run_that_is_interrupted_goes_on_bit_for_bit(rate: LearnersRate, name: str) -> None:
     """Under the gain between the two gradients of a pair, too. An asynchronous strategy's exchanges end with a segment,
     so there the straight run has the same segments."""
-    made, rounds = under(rate, name, 2), 3 * PERIOD
-    cut = make_strategy(name).block * -(-(PERIOD + 1) // make_strategy(name).block)
+    made, rounds = under(rate, name, 2), EARLY + PERIOD
+    cut = make_strategy(name).block * -(-(EARLY - 12) // make_strategy(name).block)
     first, rest = (
         replace(plan(rounds, 2, rate=0.01), first=2 * at, last_round=to) for at, to in ((0, cut), (cut, rounds))
     )
@@ -258,10 +282,12 @@ def test_under_the_gain_unequal_learners_move_by_that_of_the_fastest_and_further
     factor.live(range(len(speeds)))
     shares, found = root / root.sum(), []
     for share_of_noise in (0.0, 1.0):
-        noise.recall([share_of_noise, 100.0, 0.0, 1.0])
+        noise.recall([share_of_noise, 100.0, 0.0, 1.0, 0.0, 0.0, 1.0])
         found.append(factor.factor(PERIOD - 1, torch.Tensor, others=others))
     assert found[0] * (shares * s).sum() == pytest.approx(s.max(), rel=0.02)
     assert found[1] * (shares**2 * s).sum() == pytest.approx((shares * s).sum(), rel=0.02)
+    factor.live(range(len(speeds)), 1)
+    assert factor.factor(PERIOD - 1, torch.Tensor, others=others) == found[0], "all have the same minibatches"
 
 
 def test_what_is_left_open_is_the_gain_where_rows_can_be_weighed() -> None:
@@ -316,6 +342,16 @@ def test_attached_learners_under_the_gain_warm_up_to_between_one_and_all(strateg
     assert 1.05 < law[0]["work"] < 2
     assert law[0]["values"] == law[1]["values"]
     assert "2 learners did the work of 1." in attached()["said"][0]["text"]
+
+
+@pytest.mark.parametrize("strategy", attached_rates.STRATEGIES)
+def test_equal_minibatches_gain_nothing_once_all_know_of_them(strategy: str) -> None:
+    for rank in range(2):
+        law = attached()[f"equal {strategy}"][rank]
+        assert law["factors"][0] > 1 == law["factors"][1]
+    said = attached()["said"][0]["text"]
+    assert said.count("do the same work, a gain of 1") == len(attached_rates.STRATEGIES)
+    assert said.count("2 learners did the work of 1.00 (rate gain), for their minibatches were equal") == 2
 
 
 @pytest.mark.parametrize("strategy", attached_rates.STRATEGIES)
@@ -379,4 +415,5 @@ def test_a_run_that_one_learner_began_goes_on_with_two() -> None:
     with SimRuntime(made) as alone, SimRuntime(replace(made, learners=2)) as both:
         alone.segment(plan(PERIOD, 1, rate=0.01))
         both.load(gone_on_with(alone.state(), both.cluster, TrainedBy.of(made.strategy, (0,))))
-        assert both.segment(plan(PERIOD, 2, rate=0.01)).counts.rate_factors.max() > PERIOD
+        steps = EARLY
+        assert both.segment(plan(steps, 2, rate=0.01)).counts.rate_factors.max() > steps

@@ -5,8 +5,7 @@ import re
 import pytest
 
 from roundelay.core.flat import CHUNK
-from roundelay.runtime.hosts.exchange.link_form import LONG, SHORT, LinkForm, settled
-from roundelay.runtime.hosts.exchange.row_format import RowFormat
+from roundelay.runtime.hosts.exchange.row_format import LONG, SHORT, LinkForm, RowFormat, settled
 from roundelay.runtime.hosts.options import AUTO, HostOptions
 from roundelay.strategies import make_strategy, parse_strategy
 

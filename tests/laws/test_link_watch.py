@@ -8,11 +8,11 @@ from functools import partial
 from roundelay.algorithms.averaging import pair_average_
 from roundelay.algorithms.elastic import Pull
 from roundelay.core.effects import Begin, Exchange, Wait
-from roundelay.runtime.hosts.exchange.link_watch import LinkWatch, Workers
+from roundelay.runtime.hosts.exchange.links import LinkWatch, Workers
 from roundelay.runtime.hosts.transport.wire import Link, LinkError, LinkTimeout
 from support.links import pair
 from support.two_hosts import ask, hosts
-from support.until import until
+from support.until import meanwhile, until
 
 LINKS = 12
 
@@ -83,10 +83,8 @@ def test_a_link_keeps_no_room_for_what_it_has_carried() -> None:
         tracemalloc.start()
         stack.callback(tracemalloc.stop)
         for near, far, _ in ends:
-            sending = threading.Thread(target=near.send, args=("word", {}, [payload]))
-            sending.start()
-            far.receive(60, room)
-            sending.join()
+            with meanwhile(partial(near.send, "word", {}, [payload])):
+                far.receive(60, room)
             far.send("word", {}, [payload[:300_000]])
             near.receive(60, room)
             grown.append(tracemalloc.get_traced_memory()[0])

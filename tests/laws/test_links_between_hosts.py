@@ -17,13 +17,13 @@ from roundelay.runtime.hosts.transport.listener import Listener
 from roundelay.runtime.hosts.transport.wire import Link
 from roundelay.runtime.procs.coordination.means import Means
 from roundelay.runtime.procs.memory.arena import Arena, Layout, create_file
-from roundelay.runtime.procs.memory.patience import Patience
+from roundelay.runtime.procs.memory.locks import Patience
 from roundelay.runtime.procs.memory.views import BellTable, HostMeanSequences
 from roundelay.runtime.sim.backend import SimBackend
 from roundelay.runtime.sim.driver import SimRuntime
 from support.clusters import SYNCHRONOUS, cluster, make_strategy, plan
 from support.hosts import free_port, place
-from support.until import until
+from support.until import together, until
 
 SECRET = b"a secret of these tests alone"
 HOSTS = [[0], [1], [2, 3], [4]]
@@ -42,11 +42,7 @@ def met() -> Iterator[Callable[[bool], list[PeerLinks]]]:
                 links.append(PeerLinks(router, HOSTS, host, 60, 4, mixes))
                 stack.callback(links[-1].close)
                 addresses.append(router.listener.address)
-            threads = [Thread(target=partial(one.dial, addresses, SECRET, 60)) for one in links]
-            for thread in threads:
-                thread.start()
-            for thread in threads:
-                thread.join()
+            together(*(partial(one.dial, addresses, SECRET, 60) for one in links))
             return links
 
         yield meet

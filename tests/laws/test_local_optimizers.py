@@ -4,6 +4,7 @@ rate belongs to a round, not to a moment."""
 import os
 import signal
 from dataclasses import replace
+from pathlib import Path
 
 import pytest
 import torch
@@ -14,12 +15,15 @@ from torch import Tensor
 from roundelay.algorithms.local_update import LocalOptimizer, Sgd
 from roundelay.algorithms.torch_optimizer import TorchOptimizer, fitting
 from roundelay.core.flat import CHUNK
+from roundelay.core.progress import Silent
 from roundelay.core.rates import Warmup
-from roundelay.runtime.base import ClusterState, Runtime
+from roundelay.runtime.base import Runtime
 from roundelay.runtime.procs.driver import ProcsRuntime
 from roundelay.runtime.procs.processes import Deaths
+from roundelay.runtime.replay.whole import replay
 from roundelay.runtime.sim.cost import CostModel
 from roundelay.runtime.sim.driver import SimRuntime
+from support.agreeing import assert_equal
 from support.clusters import (
     ASYNCHRONOUS,
     EVERY,
@@ -28,7 +32,6 @@ from support.clusters import (
     cluster,
     keeps_sum,
     make_strategy,
-    one_of_each,
     plan,
 )
 from support.coarse import Coarse
@@ -38,13 +41,6 @@ ADAMW = TorchOptimizer("adamw", {"weight_decay": 0.1})
 
 
 pytestmark = pytest.mark.usefixtures("one_thread")
-
-
-def assert_same(one: ClusterState, other: ClusterState) -> None:
-    assert one.integers == other.integers
-    assert set(one.vectors) == set(other.vectors)
-    for name, value in one.vectors.items():
-        assert torch.equal(value, other.vectors[name]), name
 
 
 @pytest.mark.parametrize("name", EVERY)
@@ -63,16 +59,17 @@ def test_a_run_cut_in_two_is_the_whole_run(name: str, optimizer: LocalOptimizer,
         whole = runtime.state()
         runtime.load(middle)
         runtime.segment(segments[1])
-        assert_same(runtime.state(), whole)
+        assert_equal(runtime.state(), whole)
     with SimRuntime(cluster_, CostModel(jitter=0.3)) as runtime:
         runtime.load(middle)
         runtime.segment(segments[1])
-        assert_same(runtime.state(), whole)
+        assert_equal(runtime.state(), whole)
         assert runtime.state().virtual_ns == whole.virtual_ns
 
 
 @pytest.mark.parametrize("name", SYNCHRONOUS)
-def test_under_adamw_processes_end_where_the_simulator_does_also_when_cut(name: str) -> None:
+def test_under_adamw_processes_end_where_the_simulator_does_also_when_cut(name: str, tmp_path: Path) -> None:
+    """And their record is repeated to the same rows."""
     learners = 1 if name == "sgd" else 3
     task = Coarse(parameters=2 * CHUNK + 11)
     cluster_ = cluster(name, learners, task, optimizer=ADAMW)
@@ -84,20 +81,35 @@ def test_under_adamw_processes_end_where_the_simulator_does_also_when_cut(name: 
         for segment in segments:
             runtime.segment(segment)
         virtual = runtime.state()
-    with ProcsRuntime(cluster_, threads=1) as processes:
+    with ProcsRuntime(cluster_, threads=1, trace=tmp_path) as processes:
         processes.segment(segments[0])
         middle = processes.state()
         processes.segment(segments[1])
         real = processes.state()
         processes.load(middle)  # as after an epoch that is taken back
         processes.segment(segments[1])
-        assert_same(processes.state(), real)
-    assert_same(virtual, real)
-    if name in one_of_each(SYNCHRONOUS):
-        with ProcsRuntime(cluster_, threads=1) as processes:  # as when a run is resumed
-            processes.load(middle)
-            processes.segment(segments[1])
-            assert_same(processes.state(), real)
+        assert_equal(processes.state(), real)
+    assert_equal(virtual, real)
+    found = replay(tmp_path, cluster_, Silent())
+    assert found.difference == ""
+    assert_equal(found.state, real)
+
+
+@pytest.mark.parametrize(
+    "name", ["ssgd codec=1bit", "diloco period=6 fragments=2 delay=1 mix=0.5", "easgd-sync period=2"]
+)
+def test_new_processes_go_on_from_a_state_to_the_same_bits(name: str) -> None:
+    """As when a run is resumed; that states are complete under every strategy is the law of the simulator above."""
+    segments = [plan(7, 3, epoch=epoch) for epoch in range(2)]
+    with ProcsRuntime(cluster(name, 3, optimizer=ADAMW), threads=1) as processes:
+        processes.segment(segments[0])
+        middle = processes.state()
+        processes.segment(segments[1])
+        real = processes.state()
+    with ProcsRuntime(cluster(name, 3, optimizer=ADAMW), threads=1) as processes:
+        processes.load(middle)
+        processes.segment(segments[1])
+        assert_equal(processes.state(), real)
 
 
 def test_a_dead_learner_is_given_the_numbers_that_belong_to_its_vectors() -> None:

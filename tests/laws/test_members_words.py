@@ -9,7 +9,7 @@ import copy
 import itertools
 import json
 import threading
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from typing import Any
 
 import pytest
@@ -17,16 +17,19 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from roundelay.core.epochs import EpochPlan
+from roundelay.core.errors import UserError
 from roundelay.runtime.base import Counts, SegmentPlan
+from roundelay.runtime.hosts.control import finding
 from roundelay.runtime.hosts.control.coordinator import MultiHostRuntime
 from roundelay.runtime.hosts.control.leases import Leases
 from roundelay.runtime.hosts.control.messages import HostAnswer
 from roundelay.runtime.hosts.control.peers import RemoteHost
 from roundelay.runtime.hosts.terms import CONTROL, identity
+from roundelay.runtime.hosts.transport.heartbeat import Beat
 from roundelay.runtime.hosts.transport.wire import Link, LinkError
 from roundelay.runtime.messages import Frame
 from support.hosts import SECRET, Hosts
-from support.until import until
+from support.until import meanwhile, together, until
 
 ROUNDS, MINIBATCH = 6, 64
 EPOCH = EpochPlan(0, ROUNDS * MINIBATCH, MINIBATCH, 2, seed=1)
@@ -145,15 +148,13 @@ class Run:
                 return any(remote.standing == "new" for remote in runtime._hosts.all())
 
             until(met)
-            builder = threading.Thread(target=self.member.build)
-            builder.start()
 
             def inside() -> bool:
                 runtime._hosts.attend()
                 return bool(runtime._hosts.inside())
 
-            until(inside)
-            builder.join()
+            with meanwhile(self.member.build):
+                until(inside)
         runtime._parts += 1
         runtime._bases, runtime._past = {}, []
         runtime.local_runtime.arena.counts.clear()
@@ -220,6 +221,15 @@ class Run:
         runtime.who_waits()
         json.dumps([vars(seen) for seen in runtime._hosts.seen()])
         runtime._hosts.news()
+
+    def go_on_until(self, so: Callable[[], bool]) -> None:
+        """And again, until it is so."""
+
+        def now() -> bool:
+            self.go_on()
+            return so()
+
+        until(now)
 
 
 @pytest.fixture(scope="module")
@@ -293,16 +303,106 @@ def test_whoever_disagrees_is_told_in_what(run: Run) -> None:
         heard.append(stranger.hear("refused").header["why"])
         stranger.link.close()
 
-    listening = threading.Thread(target=listen)
-    listening.start()
+    with meanwhile(listen):
+        run.go_on_until(lambda: bool(heard))
+    there = "1 on the host of learner 0 and 2 on the host of learner 1"
+    assert heard == [f"the recipe must be the same on all hosts, but recipe.a is {there}"]
 
-    def told() -> bool:
+
+def test_the_gate_is_free_while_a_host_with_other_shards_is_refused(run: Run, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The thread that hears the end of its link needs it, and whoever refuses waits for that thread."""
+    run.ready()
+    hosts, heard, free = run.runtime._hosts, list[str](), list[bool]()
+    refuse = hosts._refuse
+
+    def look() -> None:
+        free.append(hosts.gate.acquire(blocking=False))
+        if free[-1]:
+            hosts.gate.release()
+
+    def refuse_freely(remote: RemoteHost, why: str) -> object:
+        together(look)
+        return refuse(remote, why)
+
+    monkeypatch.setattr(hosts, "_refuse", refuse_freely)
+    run.member.link.close()
+    run.go_on_until(lambda: not hosts.all())
+    run.member = Member(run.hosts.port)
+
+    def build() -> None:
+        run.member.link.send("built", {"parameters": 37, "initial": 12345, "shards": [64]})
+        heard.append(run.member.hear("refused").header["why"])
+        run.member.link.close()
+
+    with meanwhile(build):
+        run.go_on_until(lambda: bool(heard))
+    why = "the training features are not in shards on the host of learner 0 and in 1 shards on the host of learner 1"
+    assert (heard, free) == ([why], [True])
+
+
+def test_hosts_that_have_come_hear_why_a_run_ends_before_it_begins(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """And the user hears whom the first host waits for."""
+    monkeypatch.setattr(finding, "NOTICE_SECONDS", 0.0)
+    hosts = Hosts("adpsgd", (1, 1, 1), terms={"agreement": HELLO["agreement"]})
+    heard: list[str] = []
+
+    def come() -> None:
+        first = Member(hosts.port, {**HELLO, "learners": 3})
+        first.hear("common")
+        second = Member(hosts.port, {**HELLO, "learners": 3, "ranks": [2, 1], "agreement": {}})
+        second.hear("refused")
+        second.link.close()
+        heard.append(first.hear("end").header["why"])
+        first.link.close()
+
+    with meanwhile(come), pytest.raises(UserError) as error:
+        MultiHostRuntime(hosts.cluster, hosts.place, hosts.all_terms)
+    assert heard == [str(error.value)]
+    said = [line for line in capsys.readouterr().err.splitlines() if "waits for" in line]
+    where = f"to come to 127.0.0.1:{hosts.port}, 300 s at most"
+    assert said in [[f"roundelay: rank 0 waits for learners {missing} {where}"] for missing in ("1, 2", "2")]
+
+
+def test_a_second_host_waits_until_it_is_known_whether_the_first_with_its_ranks_lives(run: Run) -> None:
+    """It is refused if that lives, and takes its place if it is lost, or was the same process and now speaks here."""
+    first, hosts = run.ready(), run.runtime._hosts
+
+    def comes(life: str) -> Member:
         run.go_on()
-        return bool(heard)
+        rival = Member(run.hosts.port, {**HELLO, "life": life})
+        run.go_on_until(lambda: life in [one.hello.life for one in hosts._placeless])
+        return rival
 
-    until(told)
-    listening.join()
-    assert heard == ["its recipe is another: recipe.a is 1 here and 2 there"]
+    rival = comes("a")
+    for _ in range(10):
+        run.go_on()
+    assert (first.standing, len(hosts._placeless)) == ("in", 1), "neither is gone before that is known"
+    hosts._placeless[0].came -= run.hosts.all_terms.host_patience  # the first has spoken since
+    heard: list[str] = []
+    with meanwhile(lambda: heard.append(rival.hear("refused").header["why"])):
+        run.go_on_until(lambda: bool(heard))
+    rival.link.close()
+    assert heard[0].startswith("the host of learner 1 takes part already, at 127.0.0.1 port 9, and lives.")
+    assert (first.standing, hosts._placeless, hosts.lost) == ("in", [], [])
+    second, third = comes("b"), comes("c")
+    run.member.link.close()
+    run.go_on_until(lambda: [one.hello.life for one in hosts.all()] == ["b"])
+    assert [one.hello.life for one in hosts._placeless] == ["c"]
+    third.link.close()
+    run.go_on_until(lambda: not hosts._placeless)
+    placed, given_up = hosts._remotes[1], comes("b")  # before it was through; it comes late all the same
+    for _ in range(10):
+        run.go_on()
+    assert (hosts._remotes[1], placed.standing, len(hosts._placeless)) == (placed, "new", 1), "it has said nothing"
+    given_up.link.close()
+    run.go_on_until(lambda: not hosts._placeless)
+    run.member = Member(run.hosts.port, {**HELLO, "life": "b"})  # its link was cut
+    run.member.link.say(Beat())
+    run.go_on_until(lambda: hosts._remotes[1] is not placed)
+    second.link.close()
+    assert [one.standing for one in (first, placed, hosts._remotes[1])] == ["gone", "gone", "new"]
 
 
 @given(draw=st.data())

@@ -12,10 +12,10 @@ from roundelay.algorithms.torch_optimizer import TorchOptimizer
 from roundelay.core.epochs import EpochPlan
 from roundelay.core.errors import UserError
 from roundelay.core.flat import pieces
-from roundelay.runtime.base import Cluster, ClusterState, SegmentPlan
-from roundelay.runtime.procs.driver import ProcsRuntime
+from roundelay.runtime.base import Cluster, SegmentPlan
 from roundelay.runtime.sim.cost import CostModel
 from roundelay.runtime.sim.driver import SimRuntime
+from support.agreeing import assert_equal
 from support.blobs import BlobTask
 from support.clusters import EVERY, MANY, make_strategy
 
@@ -83,12 +83,7 @@ def test_two_learners_under_ssgd_are_the_large_minibatch() -> None:
     assert not torch.allclose(rows[0], TASK.build().initial(), atol=0.1)
 
 
-def same(one: ClusterState, other: ClusterState) -> None:
-    for name, value in one.vectors.items():
-        assert torch.equal(value, other.vectors[name]), name
-
-
-@pytest.mark.parametrize("name", [n for n in MANY if not make_strategy(n).cuts_rows])
+@pytest.mark.parametrize("name", ["bmuf period=3", "asgd", "adpsgd:random"])
 def test_a_run_cut_in_two_is_the_whole_run(name: str) -> None:
     """All that Muon and the other optimizer remember is state."""
     first, second = (SegmentPlan(EpochPlan(epoch, 120, 40, 3, 1), RATE) for epoch in range(2))
@@ -101,16 +96,7 @@ def test_a_run_cut_in_two_is_the_whole_run(name: str) -> None:
     with SimRuntime(cluster(name, 3), CostModel(jitter=0.3)) as runtime:
         runtime.load(middle)
         runtime.segment(second)
-        same(runtime.state(), whole)
-
-
-def test_processes_end_where_the_simulator_does() -> None:
-    """Also where momenta are averaged, and models at the end of a block."""
-    made = cluster("bmuf period=2 local_momentum=average", 2)
-    with SimRuntime(made) as runtime, ProcsRuntime(made, threads=1) as processes:
-        for each in (runtime, processes):
-            each.segment(plan(2))
-        same(runtime.state(), processes.state())
+        assert_equal(runtime.state(), whole)
 
 
 @pytest.mark.parametrize("name", [n for n in MANY if make_strategy(n).cuts_rows])

@@ -2,7 +2,7 @@
 
 import math
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -15,8 +15,7 @@ from roundelay.checkpoint import Checkpoint, load_checkpoint, save_checkpoint
 from roundelay.core.effects import Exchange, Gather, Quorum
 from roundelay.core.epochs import EpochPlan
 from roundelay.core.errors import UserError
-from roundelay.core.state import Minibatch, Statistics
-from roundelay.learner.base import Learner, Task
+from roundelay.core.state import Minibatch
 from roundelay.learner.quadratic import Quadratic
 from roundelay.runtime.base import Cluster, Outcome, SegmentPlan, Straggler
 from roundelay.runtime.gathering import LEARNT, Gatherings
@@ -25,6 +24,7 @@ from roundelay.runtime.sim.cluster import Moment
 from roundelay.runtime.sim.cost import CostModel
 from roundelay.runtime.sim.driver import SimRuntime
 from support.clusters import cluster, make_strategy, plan
+from support.slope import Told
 from support.two_hosts import hosts
 
 EACH = 8
@@ -34,34 +34,18 @@ SECOND = CostModel(gradient=1.0, exchange=0.0, allreduce=0.0)
 AVERAGING = ("bsp", "bmuf", "bmuf nesterov=true", "bmuf-fairseq", "slowmo", "diloco")
 
 
-@dataclass(frozen=True)
-class Traces(Task):
+def traces(minibatches: int, heights: tuple[tuple[int, float], ...] = ()) -> Told:
     """Minibatch number i has the gradient that is `heights[i]`, or 1, at place i and 0 elsewhere: so the model shows
     which minibatches count, and how much."""
+    known = dict(heights)
 
-    minibatches: int
-    heights: tuple[tuple[int, float], ...] = ()
-
-    def build(self) -> Learner:
-        return _Tracing(self)
-
-
-class _Tracing(Learner):
-    def __init__(self, task: Traces) -> None:
-        self.parameters, self.examples = task.minibatches, EACH * task.minibatches
-        self._heights = dict(task.heights)
-
-    def initial(self) -> Tensor:
-        return torch.zeros(self.parameters)
-
-    def gradient(self, x: Tensor, batch: Minibatch, plan: EpochPlan, out: Tensor, **_: object) -> Statistics:
+    def gradient(x: Tensor, batch: Minibatch, out: Tensor) -> float:
         out.zero_()
         if batch.frames:
-            out[batch.index] = self._heights.get(batch.index, 1.0)
-        return Statistics(batch.frames, batch.frames * self._heights.get(batch.index, 1.0))
+            out[batch.index] = known.get(batch.index, 1.0)
+        return batch.frames * known.get(batch.index, 1.0)
 
-    def evaluate(self, x: Tensor, split: str) -> Statistics:
-        return Statistics()
+    return Told(minibatches, gradient, EACH * minibatches)
 
 
 def trace(
@@ -73,7 +57,7 @@ def trace(
     examples: int | None = None,
 ) -> tuple[Tensor, Outcome]:
     """The share of each minibatch of four learners that counted, and the outcome of the segment."""
-    task = Traces(4 * rounds, heights)
+    task = traces(4 * rounds, heights)
     segment = SegmentPlan(EpochPlan(0, examples or 4 * rounds * EACH, 4 * EACH, 4, 0), 1.0)
     with SimRuntime(Cluster(make_strategy(strategy), task, Sgd(), 4, 0, tuple(slow)), cost) as runtime:
         outcome = runtime.segment(segment)

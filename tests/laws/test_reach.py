@@ -11,8 +11,8 @@ from roundelay.algorithms.averaging import pair_average_
 from roundelay.algorithms.local_update import Sgd
 from roundelay.core.effects import Exchange, Fetch, Reach
 from roundelay.core.flat import CHUNK
+from roundelay.learner.base import TimingOnly
 from roundelay.learner.quadratic import Quadratic
-from roundelay.learner.timing import TimingOnly
 from roundelay.runtime.base import Cluster
 from roundelay.runtime.rows import REACH_RULES, Lock, Row, reach
 from roundelay.runtime.sim.cluster import Node, VirtualCluster, VirtualLink, VirtualLinks

@@ -1,4 +1,5 @@
-"""Strategies of 2023 and later: each is another one under some setting, and its equation written out by hand."""
+"""Strategies of 2023 and later against their equations written out by hand. Those that are another one under some
+setting: test_identities.py."""
 
 import math
 from dataclasses import replace
@@ -10,50 +11,36 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from roundelay.algorithms.averaging import pair_average_
+from roundelay.algorithms.codecs import CODECS
 from roundelay.algorithms.codecs.sparse import Sparse
 from roundelay.algorithms.continuous_momentum import constants
 from roundelay.algorithms.local_update import Sgd
-from roundelay.algorithms.sparsification import four_values
+from roundelay.algorithms.stale_reports import turn_, weight_of_age
+from roundelay.core.codec import Codec
 from roundelay.core.effects import Exchange
 from roundelay.core.errors import UserError
 from roundelay.core.flat import CHUNK, VectorFragment
 from roundelay.core.streams import stream
+from roundelay.core.topology import complete_matrix, metropolis_matrix, ring_matrix
 from roundelay.runtime.base import Straggler
 from roundelay.runtime.hosts.terms import check_hosts
 from roundelay.runtime.rows import NoLock, Row, reach
 from roundelay.runtime.sim.cluster import Node, VirtualCluster, VirtualLink, VirtualLinks
 from roundelay.runtime.sim.cost import CostModel, Prices
+from roundelay.strategies.dpsgd import mixing_matrix
 from support.clusters import make_strategy
-from support.on_paper import Paper, in_turn, simulated
+from support.on_paper import Paper, in_turn, same, simulated
 
 PAPERS = st.builds(Paper, st.integers(1, 6), st.integers(1, 9), st.sampled_from([0.1, 0.3]), seed=st.integers(0, 9))
 LOCAL = st.sampled_from([Sgd(), Sgd(0.9), Sgd(0.5, nesterov=True)])
+FORMS = {"codec=int4": CODECS["int4"], "codec=bf16": CODECS["bf16"], "density=0.3": Sparse("", 0.3, two_bits=False)}
 JITTER = CostModel(jitter=0.3)
 AT_ONCE = CostModel(exchange=0.0)
 
 some = settings(max_examples=10, deadline=None)
 
 
-def same(found: torch.Tensor, expected: torch.Tensor) -> None:
-    """But for the order of additions."""
-    torch.testing.assert_close(found, expected.expand_as(found), rtol=1e-4, atol=1e-5)
-
-
 # A2CiD2 ---------------------------------------------------------------------------------------------------------------
-
-
-@given(PAPERS, LOCAL, st.sampled_from(["fixed-ring", "random-ring", "random", "exponential"]))
-@some
-def test_a2cid2_that_mixes_nothing_is_adpsgd(paper: Paper, local: Sgd, topology: str) -> None:
-    found = simulated(f"a2cid2:{topology} mixing_rate=0", paper, local, JITTER)
-    assert torch.equal(found.rows, simulated(f"adpsgd:{topology}", paper, local, JITTER).rows)
-
-
-@given(PAPERS, LOCAL, st.sampled_from(["random-ring", "random"]))
-@some
-def test_a2cid2_where_everybody_meets_everybody_is_adpsgd(paper: Paper, local: Sgd, topology: str) -> None:
-    found = simulated(f"a2cid2:{topology}", paper, local, JITTER)
-    assert torch.equal(found.rows, simulated(f"adpsgd:{topology}", paper, local, JITTER).rows)
 
 
 @given(st.builds(Paper, st.integers(2, 6), st.integers(1, 9)), st.integers(0, 20), st.integers(1, 20))
@@ -109,13 +96,6 @@ def test_constants_of_a2cid2_by_hand() -> None:
 # DivShare -------------------------------------------------------------------------------------------------------------
 
 
-@given(PAPERS, LOCAL)
-@some
-def test_divshare_of_one_fragment_is_adpsgd_random(paper: Paper, local: Sgd) -> None:
-    found = simulated("divshare fragments=1", paper, local, JITTER)
-    assert torch.equal(found.rows, simulated("adpsgd:random", paper, local, JITTER).rows)
-
-
 @given(st.builds(Paper, st.integers(2, 6), st.integers(1, 9)), st.integers(2, 9))
 @some
 def test_divshare_is_its_equation_part_by_part(paper: Paper, fragments: int) -> None:
@@ -156,22 +136,6 @@ def test_an_exchange_of_a_fragment_costs_its_share() -> None:
 # Asynchronous DiLoCo --------------------------------------------------------------------------------------------------
 
 
-@given(st.builds(Paper, st.just(1), st.integers(1, 9)), LOCAL, st.integers(1, 4), st.integers(0, 9))
-@some
-def test_async_diloco_of_one_learner_is_diloco(paper: Paper, local: Sgd, period: int, tenths: int) -> None:
-    setting = f"period={period} momentum={tenths / 10}"
-    found, expected = (simulated(f"{name} {setting}", paper, local) for name in ("async-diloco", "diloco"))
-    assert torch.equal(found.rows, expected.rows)
-    assert torch.equal(found.memory["centre momentum"], expected.memory["outer_momentum"])
-
-
-@given(PAPERS, st.integers(1, 4))
-@some
-def test_async_diloco_without_momentum_is_asgd_of_rate_one_over_n(paper: Paper, period: int) -> None:
-    found = simulated(f"async-diloco period={period} momentum=0 rate=0.8 reports=5", paper, cost=JITTER)
-    same(found.centre, simulated(f"asgd period={period} rate=0.16", paper, cost=JITTER).centre)
-
-
 @given(PAPERS, LOCAL, st.integers(1, 3), st.integers(0, 9), st.integers(1, 7))
 @some
 def test_async_diloco_is_delayed_nesterov_report_by_report(
@@ -197,13 +161,6 @@ def test_async_diloco_is_delayed_nesterov_report_by_report(
     same(found.memory["centre momentum"][0], m)
 
 
-@given(PAPERS, st.integers(1, 4))
-@some
-def test_equally_fast_learners_take_equally_many_steps_by_speed(paper: Paper, period: int) -> None:
-    found = simulated(f"async-diloco period={period} by_speed=true", paper)
-    assert torch.equal(found.centre, simulated(f"async-diloco period={period}", paper).centre)
-
-
 def test_by_speed_all_report_equally_often() -> None:
     """One of four is three times as slow: it takes a third of the steps to a report, not three times as long."""
     slow, reports = (Straggler(0, 3.0),), {}
@@ -216,14 +173,6 @@ def test_by_speed_all_report_equally_often() -> None:
 
 
 # Rennala --------------------------------------------------------------------------------------------------------------
-
-
-@given(PAPERS, LOCAL)
-@some
-def test_rennala_that_takes_every_report_at_once_is_asgd(paper: Paper, local: Sgd) -> None:
-    found, expected = (simulated(name, paper, local, JITTER) for name in ("rennala batch=1 stale=true", "asgd"))
-    assert torch.equal(found.centre, expected.centre)
-    assert torch.equal(found.rows, expected.rows)
 
 
 @given(PAPERS, LOCAL, st.integers(1, 7), st.booleans())
@@ -246,22 +195,6 @@ def test_rennala_is_its_equation_report_by_report(paper: Paper, local: Sgd, batc
 
 
 # SparseLoCo -----------------------------------------------------------------------------------------------------------
-
-ALL_OF_IT = "density=1 two_bits=false"
-
-
-@given(PAPERS, LOCAL, st.integers(1, 4), st.sampled_from(["reset", "keep", "average"]))
-@some
-def test_sparseloco_that_sends_all_is_diloco_without_momentum(
-    paper: Paper, local: Sgd, period: int, local_momentum: str
-) -> None:
-    """Bit for bit with one learner; with more the mean of changes is that of models but for rounding."""
-    setting = f"period={period} local_momentum={local_momentum} rate=0.7"
-    found = simulated(f"sparseloco {setting} {ALL_OF_IT}", paper, local)
-    expected = simulated(f"diloco {setting} momentum=0", paper, local)
-    same(found.rows, expected.rows)
-    assert torch.equal(found.rows, expected.rows) or paper.learners > 1
-    assert not found.memory["outer_left"].any()
 
 
 @given(PAPERS, LOCAL, st.integers(1, 4), st.sampled_from([0.2, 0.5]), st.sampled_from([0.0, 0.9, 1.0]))
@@ -286,26 +219,229 @@ def test_sparseloco_is_its_equation(paper: Paper, local: Sgd, period: int, densi
     same(found.memory["outer_left"], left)
 
 
-def test_two_bits_by_hand() -> None:
-    """Sizes 1, 2, 6, 7, 8 have the mean 4.8: above it are 6 and 8, and -7; below 1 and -2."""
-    kept = torch.tensor([[1.0, -2.0, 6.0, -7.0, 8.0]])
-    assert four_values(kept).tolist() == [[1.0, -2.0, 7.0, -7.0, 7.0]]
-
-
-def test_what_is_sent_and_what_is_left_are_what_there_was() -> None:
-    """In blocks of 4,096, the last one shorter: of each its share, at least one."""
-    x = torch.randn(2 * 4096 + 20, generator=torch.Generator().manual_seed(0))
-    left, sent = torch.zeros_like(x), torch.full_like(x, torch.nan)
-    Sparse(density=0.01).send(x, left, sent)
-    torch.testing.assert_close(left + sent, x, rtol=0, atol=1e-6)
-    assert [int(part.count_nonzero()) for part in torch.split(sent, 4096)] == [41, 41, 1]
-    assert all(len(set(part.tolist())) <= 5 for part in torch.split(sent, 4096))
-    assert float(left[:4096].abs().max()) < float(x[:4096].abs().max())
-
-
 def test_what_does_not_travel_is_refused_on_several_hosts() -> None:
     kept_here = make_strategy("divshare")
     check_hosts(kept_here, "go-on", record=False)
     object.__setattr__(kept_here, "traits", replace(kept_here.traits, one_host=True))
     with pytest.raises(UserError, match=r"divshare .*is for learners of one host"):
         check_hosts(kept_here, "go-on", record=False)
+
+
+# 1-bit SGD ------------------------------------------------------------------------------------------------------------
+
+
+@given(st.builds(Paper, st.integers(2, 6), st.integers(1, 9), seed=st.integers(0, 9)))
+@some
+def test_what_ssgd_sends_in_one_bit_adds_up_to_what_there_was(paper: Paper) -> None:
+    """All that has been sent, and the rests, are all gradients."""
+    x, left, total = torch.zeros(7), torch.zeros(paper.learners, 7), torch.zeros(7)
+    for k in range(paper.rounds):
+        gradients = paper.gradients(x.expand(paper.learners, 7), k)
+        sent = torch.stack([in_one_bit(row) for row in gradients + left])
+        left, total = gradients + left - sent, total + gradients.mean(0)
+        x = x - paper.rate * sent.mean(0)
+    found = simulated("ssgd codec=1bit", paper)
+    torch.testing.assert_close(found.rows, x.expand_as(found.rows), rtol=2e-3, atol=2e-3)  # values have eight bits
+    same(found.rows[0] - paper.rate * found.memory["gradient_left"].mean(0), -paper.rate * total)
+
+
+def in_one_bit(x: torch.Tensor) -> torch.Tensor:
+    """As the paper has it: the mean of those of one sign, for each."""
+    at_least_0 = x >= 0
+    above, below = (
+        eight_bits(float(x[side].double().mean())) if side.any() else 0.0 for side in (at_least_0, ~at_least_0)
+    )
+    return torch.where(at_least_0, above, below)
+
+
+def eight_bits(value: float) -> float:
+    """Towards zero."""
+    significand, exponent = math.frexp(value)
+    return math.ldexp(math.trunc(significand * 256), exponent - 8)
+
+
+# SPARTA ---------------------------------------------------------------------------------------------------------------
+
+
+@given(PAPERS, st.integers(2, 9), st.integers(1, 3))
+@some
+def test_sparta_is_its_equation(paper: Paper, fragments: int, period: int) -> None:
+    """Of seven elements and more parts than that some are empty."""
+    x = paper.start
+    for k in range(paper.rounds):
+        x = x - paper.rate * paper.gradients(x, k)
+        if (k + 1) % period == 0:
+            number = int(stream(paper.seed, "slice", k + 1).integers(fragments))
+            part = VectorFragment(number, fragments).within(7)
+            x[:, part] = x[:, part].mean(0)
+    same(simulated(f"sparta fragments={fragments} period={period}", paper).rows, x)
+
+
+# GASLoC ---------------------------------------------------------------------------------------------------------------
+
+
+@given(PAPERS, st.integers(1, 4), st.integers(0, 9), st.sampled_from(["complete", "ring", "random-ring"]))
+@some
+def test_the_mean_of_gasloc_is_diloco_whatever_the_graph(paper: Paper, period: int, tenths: int, topology: str) -> None:
+    """On a quadratic, where the mean of gradients is the gradient of the mean."""
+    setting = f"period={period} momentum={tenths / 10}"
+    found = simulated(f"gasloc:{topology} {setting}", paper)
+    same(found.rows.mean(0), simulated(f"diloco {setting}", paper).rows[0])
+
+
+@given(PAPERS, st.integers(1, 3), st.sampled_from(["ring", "random-ring", "exponential"]), st.booleans())
+@some
+def test_gasloc_is_its_equation(paper: Paper, period: int, topology: str, mixed: bool) -> None:
+    mixing, rate, gamma = 0.8, 0.6, 0.5
+    w, before, x, blocks = paper.start, paper.start, paper.start, 0
+    for k in range(paper.rounds):
+        x = x - paper.rate * paper.gradients(x, k)
+        if (k + 1) % period and k + 1 < paper.rounds:
+            continue
+        blocks += 1
+        matrix = torch.from_numpy(np.asarray(mixing_matrix(topology, (), paper.learners, paper.seed, blocks))).float()  # type: ignore[arg-type]  # one of its names
+        y = w + rate * (x - w)
+        z = y + mixing * (matrix @ y - y)
+        newest = z if mixed else y
+        w, before = z + gamma * (newest - before), newest
+        x = w
+    setting = f"period={period} mixing={mixing} rate={rate} momentum={gamma}"
+    accelerated = "mixed" if mixed else "proposed"
+    same(simulated(f"gasloc:{topology} {setting} accelerated={accelerated}", paper).rows, x)
+
+
+# Asynchronous GASLoC --------------------------------------------------------------------------------------------------
+
+
+@given(st.builds(Paper, st.integers(2, 6), st.integers(1, 9)), st.integers(1, 3), st.integers(0, 9))
+@some
+def test_async_gasloc_is_its_equation(paper: Paper, period: int, tenths: int) -> None:
+    """Learners in lockstep take turns, and all have read before anybody has a gradient."""
+    x, last, turns = paper.start.double(), paper.start.double(), 0
+    for k in range(paper.rounds):
+        read = x.clone()
+        if k % period == 0:
+            for i in range(paper.learners):
+                j = (i + (-1 if turns % 2 else 1)) % paper.learners
+                y = x[i].clone()
+                x[i] = x[j] = (x[i] + x[j]) / 2
+                if last[i].any():  # all begin at zero, and what is zero is no proposal
+                    x[i] = x[i] + tenths / 10 * (y - last[i])
+                last[i] = y
+            turns += 1
+        x = x - paper.rate * paper.gradients(read.float(), k)
+    found = simulated(f"async-gasloc:fixed-ring period={period} momentum={tenths / 10}", paper, cost=AT_ONCE)
+    same(found.rows, x.float())
+    same(found.memory["outer_proposed"], last.float())
+
+
+# Late reports of async-diloco -----------------------------------------------------------------------------------------
+
+
+def test_the_weight_of_age_falls_from_one_to_nothing_at_the_cutoff() -> None:
+    assert [weight_of_age(tau, 0.0, 0.0) for tau in (0, 1, 9)] == [1, 1, 1]
+    assert weight_of_age(2, 0.5, 0.0) == pytest.approx(math.exp(-1))
+    assert weight_of_age(0, 0.5, 4.0) == 1
+    assert weight_of_age(2, 0.0, 4.0) == pytest.approx(0.5)
+    assert weight_of_age(4, 0.0, 4.0) == weight_of_age(9, 0.0, 4.0) == pytest.approx(0)
+
+
+def test_a_slow_learner_s_reports_weigh_less_by_age() -> None:
+    """One of four is ten times slower: outer rounds are over when it reports. Past a cutoff of one its reports count
+    nothing."""
+    ends = {}
+    for late in ("", " decay=0.5", " cutoff=1"):
+        name = f"async-diloco period=4 momentum=0.5 rate=0.5{late}"
+        ends[late] = simulated(name, Paper(4, 200), stragglers=(Straggler(0, 10.0),)).centre
+    assert not torch.allclose(ends[""], ends[" decay=0.5"])
+    assert not torch.allclose(ends[" decay=0.5"], ends[" cutoff=1"])
+
+
+def test_turns_by_hand() -> None:
+    """In the plane, m = (2, 0), |d| = 2, so conf = 1/2: along m, d stays; straight up, l = 1/2 and d goes to 45 degrees
+    at its length; straight against m, b = 1/2 and half of it is taken away; nothing is turned without a momentum."""
+    m = torch.tensor([2.0, 0.0])
+    cases = [([2.0, 0.0], [2.0, 0.0]), ([0.0, 2.0], [math.sqrt(2), math.sqrt(2)]), ([-2.0, 0.0], [-1.0, 0.0])]
+    for given_, expected in cases:
+        d = torch.tensor(given_)
+        turn_(d, m, 0.5, 1.0)
+        torch.testing.assert_close(d, torch.tensor(expected))
+    d = torch.tensor([-2.0, 1.0])
+    turn_(d, torch.zeros(2), 0.5, 1.0)
+    assert d.tolist() == [-2.0, 1.0]
+    turn_(d := torch.zeros(2), m, 0.5, 1.0)
+    assert d.tolist() == [0.0, 0.0]
+
+
+def test_blocks_are_turned_by_themselves_and_never_made_longer() -> None:
+    generator = torch.Generator().manual_seed(0)
+    d, m = (torch.randn(3 * 1024 + 5, generator=generator) for _ in range(2))
+    before, alone = d.clone(), d[1024:2048].clone()
+    turn_(d, m, 0.9, 1.0)
+    turn_(alone, m[1024:2048], 0.9, 1.0)
+    torch.testing.assert_close(d[1024:2048], alone)
+    for part in (slice(0, 1024), slice(1024, 2048), slice(2048, 3072), slice(3072, None)):
+        assert d[part].norm() <= before[part].norm() * (1 + 1e-5)
+        assert torch.dot(d[part], m[part]) > torch.dot(before[part], m[part])
+
+
+# CHOCO-SGD ------------------------------------------------------------------------------------------------------------
+
+
+@given(PAPERS, st.sampled_from(["ring", "complete", "graph"]), st.sampled_from([*FORMS]), st.integers(1, 10))
+@some
+def test_choco_sgd_is_its_equation(paper: Paper, topology: str, form: str, tenths: int) -> None:
+    """With x^ of everybody, as the paper has it."""
+    edges = [(i, i + 1) for i in range(paper.learners - 1)]
+    topology = "ring" if topology == "graph" and not edges else topology
+    matrices = {"ring": ring_matrix(paper.learners), "complete": complete_matrix(paper.learners)}
+    matrices["graph"] = metropolis_matrix(paper.learners, edges)
+    mixing, matrix = tenths / 10, torch.from_numpy(matrices[topology]).float()
+    x, known = paper.start, paper.start
+    for k in range(paper.rounds):
+        y = x - paper.rate * paper.gradients(x, k)
+        known = known + torch.stack([coded(FORMS[form], row) for row in y - known])
+        x = y + mixing * (matrix @ known - known)
+    shown = f" edges={[list(edge) for edge in edges]}".replace(", ", ",") if topology == "graph" else ""
+    found = simulated(f"choco-sgd:{topology} mixing={mixing} {form}{shown}", paper)
+    torch.testing.assert_close(found.rows, x, rtol=2e-3, atol=2e-3)  # a number in the middle may go up here, down there
+
+
+def coded(codec: Codec, x: torch.Tensor) -> torch.Tensor:
+    arrived = torch.empty_like(x)
+    codec.send(x, None, arrived)
+    return arrived
+
+
+@pytest.mark.parametrize("form", ["codec=int4 mixing=1", "codec=1bit mixing=0.3", "density=0.1 mixing=0.3"])
+def test_rows_agree_though_little_is_sent_and_their_mean_stays(form: str) -> None:
+    """Without gradients rows that begin apart come together, at the mean: all that a codec leaves out is sent later."""
+    rows = torch.randn(5, 50, generator=torch.Generator().manual_seed(0))
+    paper = Paper(5, 400, rate=0.0, parameters=50)
+    found = simulated(f"choco-sgd {form}", paper, scattered=rows).rows
+    torch.testing.assert_close(found, rows.mean(0).expand_as(rows), rtol=0, atol=1e-3)
+    torch.testing.assert_close(found.mean(0), rows.mean(0), rtol=0, atol=1e-4)  # 400 sums, each to half of 2^-22
+
+
+# Slips ----------------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("name", "said"),
+    [
+        ("gasloc accelerated=all", "gasloc.accelerated is 'all'"),
+        ("gasloc mixing=0", "gasloc.mixing is 0"),
+        ("gasloc period=0", "gasloc.period is 0"),
+        ("sparta fragments=0", "sparta.fragments is 0"),
+        ("async-diloco decay=-1", "async-diloco.decay is"),
+        ("async-diloco cutoff=0", "async-diloco.cutoff is"),
+        ("async-diloco keep=2", "async-diloco.keep is"),
+        ("choco-sgd:exponential", "choco-sgd.topology is exponential, .* choose one of ring, complete, graph"),
+        ("choco-sgd density=0", "choco-sgd.density is 0"),
+        ("choco-sgd mixing=0", "choco-sgd.mixing is 0"),
+        ("choco-sgd codec=int3", "choco-sgd.codec is 'int3'"),
+    ],
+)
+def test_slips_are_named(name: str, said: str) -> None:
+    with pytest.raises(UserError, match=said):
+        make_strategy(name)

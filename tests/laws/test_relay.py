@@ -18,8 +18,7 @@ from roundelay.core.flat import CHUNK
 from roundelay.runtime.hosts.means import MeanLinks
 from roundelay.runtime.hosts.transport.heartbeat import MonitoredLink
 from roundelay.runtime.hosts.transport.listener import Listener
-from roundelay.runtime.hosts.transport.rejected import RejectedConnections
-from roundelay.runtime.hosts.transport.wire import Link, LinkError, LinkOptions, UnknownPeer
+from roundelay.runtime.hosts.transport.wire import Link, LinkError, LinkOptions, RejectedConnections, UnknownPeer
 from support.mean_hosts import end, mean_host
 from support.messages import WORDS, Word
 from support.relay import MISCHIEF, PIECE, Relay, relay

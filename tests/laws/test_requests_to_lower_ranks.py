@@ -1,5 +1,6 @@
 """A learner that wants a row of lower rank asks that rank's client, which makes the ordinary exchange."""
 
+from collections.abc import Iterator
 from contextlib import suppress
 from functools import partial
 from typing import Any
@@ -17,7 +18,7 @@ from roundelay.core.flat import CHUNK
 from roundelay.runtime.hosts.exchange.row_format import RowFormat
 from roundelay.runtime.hosts.transport.wire import Link, LinkClosed
 from roundelay.runtime.procs.worker import Worker
-from support.two_hosts import LONG, SECRET, ask, even, hosts, start
+from support.two_hosts import LONG, SECRET, Host, ask, even, hosts, start
 from support.until import together, until
 
 PAIR = {"name": "pair_average_", "numbers": {}}
@@ -149,42 +150,33 @@ def test_a_flood_of_requests_is_served_one_after_another_and_changes_nothing() -
         assert ask(one.workers[1], Exchange(0, pair_average_)) == 1
 
 
-WRONG: list[dict[str, Any]] = [
-    {"private": 1},
-    {"since": 3},
-    {"asked": 1},
-    {"peer": 1},
-    {"rule": {"name": "Report", "numbers": {}}},
-]
+OTHER_WAY = {**HELLO, "host": 0, "rank": 0, "requests": False}
 
 
-@pytest.mark.parametrize("changed", WRONG)
-def test_a_request_that_makes_no_sense_closes_its_link(changed: dict[str, Any]) -> None:
+def test_what_makes_no_sense_closes_its_link() -> None:
+    """A request of a higher rank, and an exchange that says for which request it is."""
+    rules: Any = {"name": "Report", "numbers": {}}
+    wrong = ({"private": 1}, {"since": 3}, {"asked": 1}, {"peer": 1}, {"rule": rules})
     with hosts([0, 1]) as (zero, one):
-        link = Link.connect(zero.listener.address, SECRET, HELLO, 60.0)
-        link.send("request", {**GOOD, **changed})
-        with pytest.raises(LinkClosed):
-            link.receive(60.0)
-        until(lambda: zero.rejected.malformed == 1)
-        link.close()
+        for hello, kind, cases in (
+            (HELLO, "request", wrong),
+            (OTHER_WAY, "exchange", ({"peer": 1, "asked": -1}, {"peer": 1, "asked": "1"})),
+        ):
+            host = zero if kind == "request" else one
+            for number, changed in enumerate(cases, 1):
+                link = Link.connect(host.listener.address, SECRET, hello, 60.0)
+                link.largest = 4 * LONG
+                link.send(kind, {**GOOD, **changed}, [bytes(4 * LONG)] if kind == "exchange" else ())
+                with pytest.raises(LinkClosed):
+                    link.receive(60.0)
+                until(lambda: host.rejected.malformed == number)  # noqa: B023
+                link.close()
         assert ask(one.workers[1], Exchange(0, pair_average_)) == 1
-
-
-@pytest.mark.parametrize("asked", [-1, "1"])
-def test_an_exchange_says_which_request_it_is_for_or_makes_no_sense(asked: Any) -> None:
-    with hosts([0, 1]) as (_, one):
-        link = Link.connect(one.listener.address, SECRET, {**HELLO, "host": 0, "rank": 0, "requests": False}, 60.0)
-        link.largest = 4 * LONG
-        link.send("exchange", {**GOOD, "peer": 1, "asked": asked}, [bytes(4 * LONG)])
-        with pytest.raises(LinkClosed):
-            link.receive(60.0)
-        until(lambda: one.rejected.malformed == 1)
-        link.close()
 
 
 def test_an_exchange_for_a_request_that_nobody_has_made_changes_nothing() -> None:
     with hosts([0, 1]) as (_, one):
-        link = Link.connect(one.listener.address, SECRET, {**HELLO, "host": 0, "rank": 0, "requests": False}, 60.0)
+        link = Link.connect(one.listener.address, SECRET, OTHER_WAY, 60.0)
         link.largest = 4 * LONG
         link.send("exchange", {**GOOD, "peer": 1, "asked": 1}, [bytes(4 * LONG)])
         assert link.receive(60.0).kind == "gone"
@@ -197,14 +189,20 @@ VALUES: st.SearchStrategy[Any] = st.sampled_from([0, 1, -1, 0.5, 2**63, 2**70, T
 WORDS = st.dictionaries(st.sampled_from(sorted({*GOOD, "asked"})), VALUES)
 
 
-@given(words=WORDS, kind=st.sampled_from(["request", "again", "exchange"]))
-def test_whatever_is_requested_is_answered_or_ends_its_link(words: dict[str, Any], kind: str) -> None:
+@pytest.fixture(scope="module")
+def asked() -> Iterator[Host]:
+    """The first of two hosts."""
     with hosts([0, 1], parameters=37) as (zero, _):
-        link = Link.connect(zero.listener.address, SECRET, HELLO, 60.0)
-        link.send(kind, {**GOOD, "chunks": [0, 1], **words})
-        with suppress(LinkClosed):
-            assert link.receive(60.0).kind in ("gone", "unknown")
-        link.close()
-        assert not zero.server.error
-        assert even(zero)
-        assert torch.equal(zero.rows[0].vector, start(0, 37))
+        yield zero
+
+
+@given(words=WORDS, kind=st.sampled_from(["request", "again", "exchange"]))
+def test_whatever_is_requested_is_answered_or_ends_its_link(asked: Host, words: dict[str, Any], kind: str) -> None:
+    link = Link.connect(asked.listener.address, SECRET, HELLO, 60.0)
+    link.send(kind, {**GOOD, "chunks": [0, 1], **words})
+    with suppress(LinkClosed):
+        assert link.receive(60.0).kind in ("gone", "unknown")
+    link.close()
+    assert not asked.server.error
+    assert even(asked)
+    assert torch.equal(asked.rows[0].vector, start(0, 37))

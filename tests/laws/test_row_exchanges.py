@@ -17,7 +17,7 @@ from roundelay.algorithms.elastic import Pull, set_centre_
 from roundelay.algorithms.parameter_server import GatheredReport, Report
 from roundelay.core.effects import Begin, Exchange, Fetch, Rule, Wait
 from roundelay.core.flat import CHUNK
-from roundelay.runtime.hosts.exchange.cpu_budget import CpuBudget
+from roundelay.runtime.hosts.exchange.client import CpuBudget
 from roundelay.runtime.hosts.exchange.row_format import RowFormat
 from roundelay.runtime.procs.worker import Worker
 from support.clusters import MINIBATCH, keeps_sum, plan
@@ -70,6 +70,26 @@ def test_an_exchange_between_hosts_is_one_on_an_arena_to_the_bit(
         for here, there in zip(*results, strict=True):
             assert torch.equal(here, there) if isinstance(here, Tensor) else here == there
         assert results[0][:3] == [4, 1, 4]
+
+
+@pytest.mark.parametrize("row_format", [RowFormat(), THREE, RowFormat("int8")], ids=["whole", "in parts", "int8"])
+@pytest.mark.parametrize("asker", [0, 1])
+def test_an_exchange_of_rows_on_devices_is_one_of_rows_in_arenas(row_format: RowFormat, asker: int) -> None:
+    """A processor stands in for the devices. What is in the arenas is not looked at but as a copy."""
+    results = []
+    for device in (None, torch.device("cpu")):
+        with hosts([0, 1], row_format=row_format, device=device) as (zero, one):
+            for host in (zero, one):
+                assert (host.there is None) == (device is None)
+                for rank in host.here if device is not None else ():
+                    host.client.arena.vector("row", rank).fill_(torch.nan)
+            for _ in range(4):
+                with one.rows[1].writing():
+                    one.rows[1].vector.mul_(1.5)
+                ask((zero, one)[asker].workers[asker], Exchange(1 - asker, pair_average_))
+            results.append([zero.rows[0].vector.clone(), one.rows[1].vector.clone()])
+    for arenas, devices in zip(*results, strict=True):
+        assert torch.equal(arenas, devices)
 
 
 def test_a_fetch_between_hosts() -> None:

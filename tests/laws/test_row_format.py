@@ -38,7 +38,7 @@ class Asks(Strategy):
 
     name: ClassVar[str] = "asks"
     memory: ClassVar[tuple[str, ...]] = ("delayed",)
-    traits: ClassVar[Traits] = Traits(synchronous=False, conserves=False, staleness_bound=None, waits="nobody")
+    traits: ClassVar[Traits] = Traits(synchronous=False, conserves=False, staleness_bound=None, waits="none")
 
     async def learn(self, me: Me) -> None:
         for _ in range(ASKED if me.rank == self.asker else 0):

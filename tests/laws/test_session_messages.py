@@ -14,7 +14,7 @@ from roundelay.runtime.attached.hosts.taking_over import TakingOver
 from roundelay.runtime.attached.meetings import MeetingTables
 from roundelay.runtime.attached.membership import HOST_LOST
 from roundelay.runtime.hosts.control import finding
-from roundelay.runtime.hosts.control.arrivals import PendingJoins
+from roundelay.runtime.hosts.control.finding import PendingJoins
 from roundelay.runtime.hosts.control.messages import EVERYONE, Common, Living, MeetingHeld, Shown, Stays
 from roundelay.runtime.hosts.control.succession import KnownHosts
 from roundelay.runtime.hosts.transport.heartbeat import Beat, MonitoredLink

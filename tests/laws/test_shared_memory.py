@@ -19,12 +19,10 @@ from roundelay.algorithms.averaging import pair_average_
 from roundelay.algorithms.elastic import Pull
 from roundelay.core.effects import Exchange
 from roundelay.runtime.attached.between_hosts import BetweenHosts
-from roundelay.runtime.attached.inputs import Inputs, InputTables
-from roundelay.runtime.attached.meetings import MeetingTables
+from roundelay.runtime.attached.meetings import MeetingTables, SaveTables
 from roundelay.runtime.attached.membership import CLOSED, Attendance, Membership
-from roundelay.runtime.attached.save_tables import SaveTables
 from roundelay.runtime.attached.settings import SettingsTables
-from roundelay.runtime.attached.shares import ShareTables
+from roundelay.runtime.attached.shares import Inputs, InputTables, ShareTables
 from roundelay.runtime.attached.turns import TurnTables
 from roundelay.runtime.attached.votes import VoteTables
 from roundelay.runtime.hosts.means import MeanLinks
@@ -34,10 +32,9 @@ from roundelay.runtime.procs.coordination.passes import PassTables
 from roundelay.runtime.procs.memory import publish as publishing
 from roundelay.runtime.procs.memory.arena import ARENA_NAME, VIEWS, Arena, Layout, create_file
 from roundelay.runtime.procs.memory.bell import bell_of_means, bell_of_session
-from roundelay.runtime.procs.memory.patience import Patience
+from roundelay.runtime.procs.memory.locks import Patience
 from roundelay.runtime.procs.memory.publish import publish
-from roundelay.runtime.procs.memory.tables import Sizes, View
-from roundelay.runtime.procs.memory.views import BellTable, Counters, GatheringNumbers, HostMeanSequences
+from roundelay.runtime.procs.memory.views import BellTable, Counters, GatheringNumbers, HostMeanSequences, Sizes, View
 from support.clusters import plan
 from support.mean_hosts import MeanHost, end, linked, mean_host
 from support.two_hosts import ask, hosts, train

@@ -1,24 +1,19 @@
 """The promises of the simulator: exact repetition, times on paper, and lives that lose nothing."""
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from dataclasses import dataclass, replace
 from typing import ClassVar
 
-import numpy as np
 import pytest
 import torch
-from numpy.typing import NDArray
-from torch import nn
 
 from roundelay.algorithms.averaging import pair_average_
 from roundelay.algorithms.local_update import Sgd
 from roundelay.core.effects import Draw, Exchange, Grad
 from roundelay.core.errors import UserError
 from roundelay.core.state import Me
-from roundelay.learner.base import Learner, Task
-from roundelay.learner.module import ModuleLearner
+from roundelay.learner.base import Learner, Task, TimingOnly
 from roundelay.learner.quadratic import Quadratic
-from roundelay.learner.timing import TimingOnly
 from roundelay.runtime.base import Cluster, LearnerDied, Outcome, Straggler
 from roundelay.runtime.sim.cluster import (
     Allreduce,
@@ -33,6 +28,7 @@ from roundelay.runtime.sim.cluster import (
 from roundelay.runtime.sim.cost import CostModel
 from roundelay.runtime.sim.driver import SimRuntime
 from roundelay.strategies.base import Strategy, Traits
+from support.blobs import BlobTask
 from support.clusters import (
     ASYNCHRONOUS,
     EVERY,
@@ -175,7 +171,7 @@ class MeetOnce(Strategy):
     """Every learner exchanges once with the one beside it, learners 0 and 2 begin."""
 
     name: ClassVar[str] = "meet-once"
-    traits: ClassVar[Traits] = Traits(synchronous=False, conserves=True, staleness_bound=None, waits="nobody")
+    traits: ClassVar[Traits] = Traits(synchronous=False, conserves=True, staleness_bound=None, waits="none")
 
     async def learn(self, me: Me) -> None:
         while batch := await Draw():
@@ -312,41 +308,10 @@ def test_in_the_next_segment_the_dead_stay_dead_and_a_late_joiner_is_there() -> 
 # Gradients computed together ----------------------------------------------------------------------------------------
 
 
-class ToyExamples:
-    """Points in six dimensions and three classes."""
-
-    def __init__(self) -> None:
-        drawn = np.random.default_rng(0)
-        self.points = torch.from_numpy(drawn.standard_normal((12 * MINIBATCH, 6), dtype=np.float32))
-        self.classes = torch.from_numpy(drawn.integers(0, 3, 12 * MINIBATCH))
-
-    def count(self, split: str) -> int:
-        return len(self.classes)
-
-    def batch(self, split: str, numbers: NDArray[np.int64]) -> tuple[tuple[torch.Tensor, ...], torch.Tensor]:
-        chosen = torch.from_numpy(numbers)
-        return (self.points[chosen],), self.classes[chosen]
-
-    def in_order(self, split: str, size: int) -> Iterator[tuple[tuple[torch.Tensor, ...], torch.Tensor]]:
-        yield (self.points,), self.classes
-
-
-class Toy(Task):
-    """A small module."""
-
-    def __init__(self, dropout: float = 0.0) -> None:
-        self.dropout = dropout
-
-    def build(self) -> Learner:
-        torch.manual_seed(0)
-        module = nn.Sequential(nn.Linear(6, 8), nn.Tanh(), nn.Dropout(self.dropout), nn.Linear(8, 3))
-        return ModuleLearner(module, ToyExamples())
-
-
 def rows_after(name: str, task: Task, together: bool | None) -> torch.Tensor:
     learners = 1 if make_strategy(name).name == "sgd" else 4
     with SimRuntime(cluster(name, learners, task, 0.5), CostModel(jitter=0.2, together=together)) as runtime:
-        runtime.segment(plan(12, learners, examples=11 * MINIBATCH + 5))
+        runtime.segment(plan(12, learners, examples=9 * MINIBATCH + 5))
         return runtime.rows().clone()
 
 
@@ -360,7 +325,7 @@ def test_quadratic_gradients_computed_together_are_the_same_to_the_bit(name: str
 @pytest.mark.parametrize("name", ["sgd", *one_of_each(EVERY)])
 @pytest.mark.parametrize("dropout", [0.0, 0.3])
 def test_module_gradients_computed_together_are_the_same_to_rounding(name: str, dropout: float) -> None:
-    alone, *together = (rows_after(name, Toy(dropout), choice) for choice in (False, True, True))
+    alone, *together = (rows_after(name, BlobTask(dropout=dropout), choice) for choice in (False, True, True))
     torch.testing.assert_close(together[0], alone, rtol=1e-4, atol=1e-6)
     assert torch.equal(*together)
 

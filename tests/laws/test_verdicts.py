@@ -9,8 +9,21 @@ import pytest
 from roundelay.core.streams import stream
 from roundelay_lab.claims.claim import Check, Rule
 from roundelay_lab.claims.experiment import Row
-from roundelay_lab.claims.intervals import LEVEL, Array, new_seeds, sampled, standard_errors, student
-from roundelay_lab.claims.rule import SURE, Judgement, Verdict, _Clause, _verdicts, judge, seeds_that_decide
+from roundelay_lab.claims.rule import (
+    LEVEL,
+    SURE,
+    Array,
+    Judgement,
+    Verdict,
+    _Clause,
+    _verdicts,
+    judge,
+    new_seeds,
+    sampled,
+    seeds_that_decide,
+    standard_errors,
+    student,
+)
 
 KEYS = ("strategy",)
 

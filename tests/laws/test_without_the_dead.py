@@ -6,6 +6,7 @@ from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import replace
 from functools import partial
+from pathlib import Path
 
 import pytest
 import torch
@@ -16,7 +17,7 @@ from roundelay.core.errors import UserError
 from roundelay.core.flat import CHUNK
 from roundelay.core.topology import connected, without
 from roundelay.learner.quadratic import Quadratic
-from roundelay.runtime.base import Cluster, Outcome, Runtime
+from roundelay.runtime.base import Cluster, Joined, Outcome, Runtime
 from roundelay.runtime.hosts.control.coordinator import MultiHostRuntime
 from roundelay.runtime.hosts.control.host_links import PeerLinks
 from roundelay.runtime.hosts.mean_transports.messages import CommunicatorMade, CommunicatorTerms, MeansDone, MeanWeights
@@ -27,7 +28,7 @@ from roundelay.runtime.hosts.transport.listener import Listener
 from roundelay.runtime.procs.coordination.means import Means, MemberLost
 from roundelay.runtime.procs.driver import ProcsRuntime
 from roundelay.runtime.procs.memory.arena import Arena, Layout, create_file
-from roundelay.runtime.procs.memory.patience import Patience
+from roundelay.runtime.procs.memory.locks import Patience
 from roundelay.runtime.procs.memory.views import HostMeanSequences
 from roundelay.runtime.procs.processes import Deaths
 from roundelay.runtime.sim.cluster import Allreduce, Compute, Moment, Node, VirtualCluster
@@ -47,13 +48,14 @@ VICTIM, ROUND, ROUNDS = 1, 4, 8
 """The learner that dies while it computes its gradient of a round, of so many."""
 
 
-def fatal(name: str, learners: int = 3, noise: float = 1.0) -> Cluster:
-    task = Fatal(Quadratic(parameters=37, noise=noise), ROUND * learners + VICTIM, spared=os.getpid())
+def fatal(name: str, learners: int = 3, noise: float = 1.0, once: str = "") -> Cluster:
+    task = Fatal(Quadratic(parameters=37, noise=noise), ROUND * learners + VICTIM, spared=os.getpid(), once=once)
     return replace(cluster(name, learners, task, momentum=0.5), shared_minibatch=True)
 
 
 def dying(learners: int = 3) -> CostModel:
-    """Gradients take a second, and nothing else takes any time: the victim dies in the middle of its gradient."""
+    """Gradients take a second, and nothing else takes any time: the victim dies in the middle of its gradient, and
+    another is there when a third epoch begins."""
     told = VirtualCluster(
         nodes=(Node(learners),),
         compute=Compute(seconds=1.0),
@@ -61,6 +63,7 @@ def dying(learners: int = 3) -> CostModel:
         mix=0.0,
         allreduce=Allreduce(seconds={str(learners): 0.0}),
         deaths=(Moment(VICTIM, ROUND + 0.5),),
+        joins=(Moment(VICTIM, ROUNDS + 0.5),),
     )
     return CostModel(cluster=told)
 
@@ -74,22 +77,31 @@ def trained(runtime: Runtime) -> tuple[Outcome, Outcome]:
 
 
 @pytest.mark.parametrize("name", ["ssgd", "diloco period=6 fragments=2 delay=1 mix=0.5", "dpsgd:random-ring"])
-def test_processes_go_on_without_one_bit_for_bit_as_in_the_simulator(name: str) -> None:
-    sim = SimRuntime(fatal(name), dying(), goes_on=True)
-    procs = ProcsRuntime(fatal(name), threads=1, deaths=GO_ON)
-    virtual, real = trained(sim), trained_and_kept(procs)
-    assert [lost.rank for lost in real[0][0].lost] == [lost.rank for lost in virtual[0].lost] == [VICTIM]
-    for here, there in zip(real[0], virtual, strict=True):
-        assert (here.finished, there.finished) == (True, True)
-        assert here.counts.frames.tolist() == there.counts.frames.tolist()
-    assert real[0][1].counts.frames.sum() == ROUNDS * MINIBATCH
-    assert torch.equal(real[1], sim.rows())
+def test_processes_go_on_without_one_until_another_is_there_bit_for_bit_as_in_the_simulator(
+    name: str, tmp_path: Path
+) -> None:
+    """An epoch in which it dies, one without it, since the other is not built yet, and two with that."""
+    learners = 5  # of which a ring leaves out some pairs
+    sim = SimRuntime(fatal(name, learners), dying(learners), goes_on=True)
+    with ProcsRuntime(fatal(name, learners, once=str(tmp_path)), threads=1, deaths=GO_ON) as procs:
 
+        def built() -> bool:
+            procs.processes.collect_replacements()
+            return procs.processes.ready() == [VICTIM]
 
-def trained_and_kept(procs: ProcsRuntime) -> tuple[tuple[Outcome, Outcome], torch.Tensor]:
-    with procs:
-        outcomes = procs.segment(plan(ROUNDS, 3)), procs.segment(plan(ROUNDS, 3, epoch=1))
-        return outcomes, procs.rows().clone()
+        (tmp_path / "wait").touch()
+        for epoch in range(4):
+            if epoch == 2:
+                (tmp_path / "wait").unlink()
+                until(built)
+            here, there = (runtime.segment(plan(ROUNDS, learners, epoch=epoch)) for runtime in (procs, sim))
+            assert (here.finished, there.finished) == (True, True)
+            assert here.counts.frames.tolist() == there.counts.frames.tolist()
+            assert here.counts.frames.sum() == ROUNDS * MINIBATCH or epoch == 0
+            assert [lost.rank for lost in here.lost] == [lost.rank for lost in there.lost] == [VICTIM][epoch:]
+            assert here.joined == (Joined(VICTIM, VICTIM - 1),) * (epoch == 2)
+            assert torch.equal(procs.rows(), sim.rows())
+        assert procs.state().integers == sim.state().integers
 
 
 def test_hosts_go_on_without_the_one_between_them_bit_for_bit_as_in_the_simulator() -> None:

@@ -1,8 +1,9 @@
 """Run as three learners by tests/faults/test_attach_returns.py, who wait for each other: one dies, with the process
-that speaks to other hosts if it is the only one of its host, is started again, and comes back at a meeting of the
-others; or dies once more there, and comes back at a later one; or comes in the middle of an epoch that the others
-have begun without it, and is let in at its end; or never comes. Or, "alone", the other learner of its host, which
-leads, dies while it waits there: then both are started again, and come back to the third, on another host."""
+that speaks to other hosts if it is the only one of its host (not where it is to die ALONE), is started again, and
+comes back at a meeting of the others; or dies once more there, and comes back at a later one; or comes in the middle
+of an epoch that the others have begun without it, and is let in at its end; or never comes. Or, "alone", the other
+learner of its host, which leads, dies while it waits there: then both are started again, and come back to the third,
+on another host."""
 
 import json
 import os
@@ -88,6 +89,7 @@ def main(strategy: str, folder: Path, how: str) -> None:
     hosts = {"listen": PEERS[roundelay.rank()]} if PEERS else {}
     session = roundelay.attach(model, optimizer, strategy, on_death="go-on", patience=60, hosts=hosts)
     whole_host = session._learner._host_process is not None and os.environ["LOCAL_WORLD_SIZE"] == "1"
+    whole_host = whole_host and "ALONE" not in os.environ
     if session.came_back and how == "again" and not (folder / "again").exists():
         (folder / "again").touch()
         others = set(range(session.learners)) - {VICTIM}  # one that sees it dead already would meet once more, alone

@@ -5,6 +5,7 @@ import logging
 import sys
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from pathlib import Path
 from typing import Any
 
 import torch
@@ -16,12 +17,15 @@ from roundelay.attached.alarms import say_unclosed
 from roundelay.core.errors import UserError
 from roundelay.runtime.base import LearnerDied
 from support.launched import report
+from support.until import until
 
 PATIENCE = 60.0
 RANK = roundelay.rank()
 OTHER = RANK == 1
 """Is this the one that differs?"""
 WARNINGS: list[str] = []
+TOLD: list[Path] = []
+"""The file that says, on hosts, that a learner has been told that it has no data."""
 
 
 class _Kept(logging.Handler):
@@ -32,6 +36,8 @@ class _Kept(logging.Handler):
         said = record.getMessage()
         if "rate gain" not in said and "came to close() after" not in said:
             WARNINGS.append(said)
+        if "without a step of its own" in said and TOLD:
+            TOLD[0].touch()
 
 
 def mlp() -> nn.Sequential:
@@ -171,19 +177,6 @@ def orders_of_samplers(strategy: str, how: str) -> None:
 # Steps that train nothing, or too much --------------------------------------------------------------------------------
 
 
-def without_gradient(strategy: str, how: str) -> None:
-    """Rank 1 calls no backward, or clears the gradients before the step."""
-    with session_of(f"without {how}", strategy) as (session, _):
-        for _ in range(30):
-            session.optimizer.zero_grad()
-            loss = session.module(torch.randn(4, 5)).square().mean()
-            if how != "backward" or not OTHER:
-                torch.autograd.backward(loss)
-            if OTHER and how in ("gradient", "zero"):
-                session.optimizer.zero_grad(set_to_none=how == "gradient")
-            session.optimizer.step()
-
-
 def not_finite(strategy: str) -> None:
     """Train with a loss that is NaN on rank 1 in step 4, and one element of one gradient that is in step 7."""
     with session_of("nan", strategy) as (session, _):
@@ -210,10 +203,13 @@ def frozen_later(strategy: str) -> None:
 
 
 def idle(strategy: str) -> None:
-    """Rank 1 has no data."""
+    """Rank 1 has no data. On hosts rank 0 stays until rank 1 has been told: what it has done takes a while to get
+    there."""
     with session_of("idle", strategy) as (session, _):
         for number in range(0 if OTHER else 40):
             step(session, number)
+        if TOLD and not OTHER:
+            until(TOLD[0].exists, PATIENCE / 2)
 
 
 def unclosed() -> None:
@@ -228,7 +224,7 @@ def unclosed() -> None:
             say_unclosed()
 
 
-def on_two_hosts(refused: str) -> None:
+def on_two_hosts(refused: str, folder: Path) -> None:
     """Cases of two hosts; one that is refused comes last: no session follows it."""
     match refused:
         case "sampler":
@@ -239,7 +235,9 @@ def on_two_hosts(refused: str) -> None:
             changed_rates("bsp", "plateau")
             not_finite("adpsgd")
             frozen_later("adpsgd")
-            idle("adpsgd")
+            for strategy in ("adpsgd", "ssgd"):
+                TOLD[:] = [folder / strategy]
+                idle(strategy)
             samplers("adpsgd", "batch_size")
         case "rate":
             attached_with("rate", "ssgd")
@@ -247,10 +245,10 @@ def on_two_hosts(refused: str) -> None:
             attached_with("shape", "adpsgd")
 
 
-def main(where: str = "", refused: str = "") -> None:
+def main(where: str = "", refused: str = "", folder: str = "") -> None:
     logging.getLogger("roundelay").addHandler(_Kept(logging.WARNING))
     if where == "hosts":
-        on_two_hosts(refused)
+        on_two_hosts(refused, Path(folder))
     else:
         on_one_host()
 
@@ -275,8 +273,7 @@ def on_one_host() -> None:
         frozen_later(strategy)
         idle(strategy)
     idle("adpsgd,weights=equal")
-    for how in ("backward", "gradient", "zero", "nothing"):
-        without_gradient("adpsgd", how)
+
     unclosed()
 
 

@@ -3,7 +3,8 @@
 import os
 import signal
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
+from functools import partial
 
 import torch
 from torch import Tensor, nn
@@ -17,6 +18,7 @@ from support.until import until
 STEPS = 60
 """More than a session watches closely (watch.CLOSE)."""
 MODULES = ("packed", "packed, laid out anew", "dense")
+KINDS = ("float32", "bfloat16", "compiled")
 
 
 class Packed(nn.Module):
@@ -92,10 +94,10 @@ def values(module: nn.Module) -> list[float]:
     return [float(v) for p in module.parameters() for v in p.detach().cpu().flatten()[:4]]
 
 
-def loops(strategy: str, device: str) -> None:
-    """All modules, in float32, under bfloat16 autocast, and compiled."""
-    for name in MODULES:
-        for kind in ("float32", "bfloat16", "compiled"):
+def loops(strategy: str, device: str, modules: Sequence[str] = MODULES, kinds: Sequence[str] = KINDS) -> None:
+    """Modules, in float32, under bfloat16 autocast, and compiled."""
+    for name in modules:
+        for kind in kinds:
             if kind == "compiled" and name != "dense":
                 continue
             module = make(name, device)
@@ -130,4 +132,6 @@ def killed(strategy: str, device: str) -> None:
 if __name__ == "__main__":
     if sys.argv[3] == "cpu":
         on_a_device(mapped=True)
-    {"loops": loops, "killed": killed}[sys.argv[1]](sys.argv[2], sys.argv[3])
+    small = partial(loops, modules=("dense",), kinds=("float32",))
+    done: dict[str, Callable[[str, str], None]] = {"loops": loops, "one loop": small, "killed": killed}
+    done[sys.argv[1]](sys.argv[2], sys.argv[3])

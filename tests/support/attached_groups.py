@@ -17,7 +17,8 @@ from torch.distributed.device_mesh import DeviceMesh, init_device_mesh
 from torch.distributed.fsdp import fully_shard
 
 import roundelay
-from roundelay.advice.candidates import Candidate
+from roundelay.advice.throughput import Candidate
+from roundelay.algorithms import gain
 from roundelay.attached import choosing
 from roundelay.core.errors import UserError
 from roundelay.runtime.base import LearnerDied
@@ -232,6 +233,7 @@ def deaths(mesh: DeviceMesh | None) -> None:
 
 
 if __name__ == "__main__":
+    vars(gain)["WITHHELD"] = 0  # else these steps have no gain
     size = int(sys.argv[1].removesuffix("w"))
     if size:
         dist.init_process_group("gloo")

@@ -1,7 +1,6 @@
 """Learners of several hosts, made on one machine: each host is a group of processes with an arena of its own, and they
 meet on the loopback."""
 
-import os
 import signal
 import tempfile
 from collections.abc import Sequence
@@ -10,8 +9,7 @@ from typing import IO
 
 from support.attackers import attackers
 from support.hosts import SECRET, free_port
-from support.launched import TESTS
-from support.preloaded import Preloaded
+from support.preloaded import Preloaded, environment
 
 
 @dataclass
@@ -35,18 +33,14 @@ class HostsOfLearners:
     def start(self, rank: int) -> None:
         """Start a learner."""
         host = next(h for h in range(len(self.sizes)) if rank < sum(self.sizes[: h + 1]))
-        paths = [str(TESTS), str(TESTS.parent / "src"), os.environ.get("PYTHONPATH", "")]
-        environment = {
-            **os.environ,
-            "OMP_NUM_THREADS": "1",
-            "PYTHONPATH": os.pathsep.join(filter(None, paths)),
-            "RANK": str(rank),
-            "WORLD_SIZE": str(self._begin),
-            **({"ROUNDELAY_PLACES": str(sum(self.sizes))} if self.later else {}),
-            "LOCAL_RANK": str(rank - sum(self.sizes[:host])),
-            "LOCAL_WORLD_SIZE": str(self.sizes[host]),
+        known = {
+            "RANK": rank,
+            "WORLD_SIZE": self._begin,
+            **({"ROUNDELAY_PLACES": sum(self.sizes)} if self.later else {}),
+            "LOCAL_RANK": rank - sum(self.sizes[:host]),
+            "LOCAL_WORLD_SIZE": self.sizes[host],
             "MASTER_ADDR": "127.0.0.1",
-            "MASTER_PORT": str(self.ways.get(rank, self.port)),
+            "MASTER_PORT": self.ways.get(rank, self.port),
             "ROUNDELAY_SECRET": SECRET.decode(),
             **({"ROUNDELAY_LISTEN": "relay"} if host in self.behind else {}),
             **self.variables,
@@ -55,7 +49,7 @@ class HostsOfLearners:
             stream.close()
         out, error = tempfile.TemporaryFile("w+"), tempfile.TemporaryFile("w+")  # noqa: SIM115 closed in the end
         self.streams[rank] = out, error
-        self.running[rank] = Preloaded(self.command, environment, [out.fileno(), error.fileno()])
+        self.running[rank] = Preloaded(self.command, environment(**known), [out.fileno(), error.fileno()])
 
     def said(self, rank: int) -> tuple[str, str]:
         """Standard output and error of a learner so far."""

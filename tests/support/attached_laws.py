@@ -16,6 +16,7 @@ from roundelay.core.errors import UserError
 from roundelay.runtime.attached import entering
 from roundelay.strategies import STRATEGIES
 from support import attached_resuming
+from support.forked_row_hosts import fork_row_hosts, row_hosts_end
 from support.launched import report
 
 PATIENCE = 60.0
@@ -121,8 +122,9 @@ def same_as_one(strategy: str, optimizer: str, micro: bool = False, **options: A
     report(law=f"{strategy} {optimizer}{' micro' * micro}", rank=session.rank, values=values(model))
 
 
-def every_strategy(unchanged: bool = False) -> None:
-    """Uneven data, two segments, a consensus between and another at the end."""
+def every_strategy(unchanged: bool) -> None:
+    """Uneven data, two segments, a consensus between and another at the end; by a loop that was written for a session,
+    or one that is left `unchanged`."""
     for name in (*STRATEGIES, QUORATE):
         one_host = name != QUORATE and STRATEGIES[name].traits.one_host
         if name == "sgd" or (one_host and sys.argv[1:] == ["hosts"]):
@@ -134,17 +136,25 @@ def every_strategy(unchanged: bool = False) -> None:
                 between = values(model)
             train(session, minibatches(session.rank), unchanged=unchanged)
             session.meet()
-            summary = session.summary()
+            summary, vectors = session.summary(), written(session)
         statistics = [float(number) for buffer in model.buffers() for number in buffer.reshape(-1)]
         report(
-            law=f"{'unchanged' if unchanged else 'every'} {name}",
+            law=f"every {name}",
             rank=session.rank,
             between=between,
             values=values(model),
             statistics=statistics,
             steps=summary["steps"],
             rows=summary["rows"],
+            vectors=vectors,
         )
+
+
+def written(session: Session) -> dict[str, list[int]]:
+    """Numbers of the vectors in the memory that learners share which hold something: by name, those of learners."""
+    arena = session._steps.learner.arena
+    learners = range(arena.layout.learners)
+    return {name: [rank for rank in learners if arena.vector(name, rank).any()] for name in arena.layout.vectors}
 
 
 def buffers() -> None:
@@ -270,17 +280,20 @@ def place_modules() -> None:
 
 def main() -> None:
     place_modules()
+    fork_row_hosts()
     for optimizer in OPTIMIZERS:
         same_as_one("ssgd", optimizer)
     same_as_one("ssgd", "SGD momentum", micro=True)
     same_as_one("bsp", "SGD", period=1)
     same_as_one("gossip-pga", "SGD", period=1)
-    every_strategy()
+    every_strategy(unchanged=sys.argv[1] in ("hosts", "mapped"))
+    row_hosts_end()
     buffers()
     other_weights()
     samplers()
     going_on()
-    block_momentum()
+    if sys.argv[1] == "here":
+        block_momentum()
     forward_without_step()
     attached_resuming.main(DEVICE, sys.argv[1])
 

@@ -2,6 +2,7 @@
 their modules. In one start of two processes."""
 
 import itertools
+from collections.abc import Iterable
 from typing import Any
 from unittest.mock import patch
 
@@ -17,7 +18,6 @@ from support.attached_laws import (
     PATIENCE,
     STEPS,
     attached,
-    every_strategy,
     minibatches,
     mlp,
     place_modules,
@@ -29,9 +29,10 @@ from support.sharpness import sharpness_by_hand
 from support.until import until
 
 
-def overflow() -> None:
-    """A gradient of rank 1 is infinite in its second minibatch: with a scaler, and the loop as it is without us."""
-    for name in STRATEGIES:
+def overflow(law: str = "overflow", names: Iterable[str] = STRATEGIES) -> None:
+    """A gradient of rank 1 is infinite in its second minibatch: with a scaler, and the loop as it is without us. Or it
+    is spoilt after it was unscaled."""
+    for name in names:
         if name == "sgd":
             continue
         model = mlp()
@@ -40,15 +41,20 @@ def overflow() -> None:
             for number, (x, y) in enumerate(minibatches(session.rank)):
                 session.optimizer.zero_grad()
                 loss = nn.functional.cross_entropy(model(x), y)
-                if session.rank == 1 and number == 1:
+                spoils = session.rank == 1 and number == 1
+                if spoils and law == "overflow":
                     loss = loss * float("inf")
                 torch.autograd.backward(scaler.scale(loss))
+                if law == "spoilt":
+                    scaler.unscale_(session.optimizer)
+                    for p in model.parameters() if spoils else ():
+                        p.grad = torch.full_like(p, float("nan"))
                 session.examples = len(x)
                 scaler.step(session.optimizer)
                 scaler.update()
             session.meet()
             steps = session.summary()["steps"]
-        report(law=f"overflow {name}", rank=session.rank, values=values(model), scale=scaler.get_scale(), steps=steps)
+        report(law=f"{law} {name}", rank=session.rank, values=values(model), scale=scaler.get_scale(), steps=steps)
 
 
 class Heads(nn.Module):
@@ -199,9 +205,8 @@ def by_other_calls() -> None:
 
 def main() -> None:
     place_modules()
-    every_strategy()
-    every_strategy(unchanged=True)
     overflow()
+    overflow("spoilt", ("ssgd", "adpsgd"))
     unused("ssgd")
     unused("bsp", period=2)
     unused("delayed-gradient")

@@ -7,7 +7,7 @@ import torch
 from torch import nn
 
 import roundelay
-from roundelay.algorithms.gain import PERIOD
+from roundelay.algorithms.gain import EARLY, PERIOD
 from roundelay.attached import Session
 from roundelay.core.errors import UserError
 from support.attached_resuming import alone, directory
@@ -21,7 +21,7 @@ RATE = 0.02
 
 def network() -> nn.Module:
     torch.manual_seed(0)
-    return nn.Sequential(nn.Linear(6, 16), nn.Tanh(), nn.Linear(16, 2))
+    return nn.Sequential(nn.Linear(48, 32), nn.Tanh(), nn.Linear(32, 2))
 
 
 def attached(model: nn.Module, strategy: str, lr: float = RATE, **options: Any) -> Session:
@@ -29,11 +29,11 @@ def attached(model: nn.Module, strategy: str, lr: float = RATE, **options: Any) 
     return roundelay.attach(model, optimizer, strategy, patience=60.0, **options)
 
 
-def train(session: Session, first: int, last: int) -> None:
+def train(session: Session, first: int, last: int, apart: int = 1000) -> None:
     """Targets that have little to do with the inputs: gradients are mostly noise."""
     for number in range(first, last):
-        drawn = torch.Generator().manual_seed(1000 * session.rank + number)
-        x, y = torch.randn(4, 6, generator=drawn), torch.randint(2, (4,), generator=drawn)
+        drawn = torch.Generator().manual_seed(apart * session.rank + number)
+        x, y = torch.randn(16, 48, generator=drawn), torch.randint(2, (16,), generator=drawn)
         session.optimizer.zero_grad()
         torch.autograd.backward(nn.functional.cross_entropy(session.module(x), y))
         session.optimizer.step()
@@ -53,9 +53,21 @@ def whole(law: str, strategy: str, steps: int, lr: float = RATE, **options: Any)
     report(law=f"{law} {strategy}", rank=session.rank, values=values(model), rates=rates, work=summary["work"])
 
 
+def equal(strategy: str) -> None:
+    """Equal minibatches, before a meeting and after it."""
+    model, steps = network(), 12 * PERIOD
+    with attached(model, strategy, rate="gain") as session:
+        train(session, 0, steps, apart=0)
+        session.meet()
+        before = float(session._learner.counts.rate_factors[session.rank])
+        train(session, steps, 2 * steps, apart=0)
+        factor = (float(session._learner.counts.rate_factors[session.rank]) - before) / steps
+    report(law=f"equal {strategy}", rank=session.rank, factors=[before / steps, factor])
+
+
 def resumed(strategy: str) -> None:
     """Saved between two pairs, and gone on with."""
-    before, steps = 2 * PERIOD + 3, 4 * PERIOD
+    before, steps = EARLY - 3, EARLY + PERIOD
     with directory(f"rate {strategy}") as path:
         model = network()
         with attached(model, strategy, rate="gain") as session:
@@ -127,7 +139,8 @@ def main() -> None:
     for strategy in STRATEGIES:
         whole("linear", strategy, 6, rate="linear")
         whole("twice", strategy, 6, lr=2 * RATE)
-        whole("gain", strategy, 6 * PERIOD, rate="gain")
+        whole("gain", strategy, 12 * PERIOD, rate="gain")
+        equal(strategy)
         resumed(strategy)
     unequal()
     by_default()

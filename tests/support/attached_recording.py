@@ -15,7 +15,7 @@ from torch import Tensor, nn
 
 import roundelay
 from roundelay.attached import Session
-from roundelay.runtime.deferred import Deferred
+from roundelay.runtime.rows import Deferred
 from support.launched import report
 from support.until import until
 

@@ -1,6 +1,7 @@
 """Run as several learners by tests/laws/test_attach_sharing.py: loops over batches that `session.share` gives out."""
 
 import os
+import random
 import signal
 import sys
 from collections.abc import Iterator
@@ -134,6 +135,30 @@ def other_order() -> None:
     report(law="other order", rank=roundelay.rank(), said=said)
 
 
+class Chance:
+    """Batches in an order that is drawn from Python's random numbers, as the loop of learner 1 draws from them too."""
+
+    def __iter__(self) -> Iterator[list[str]]:
+        names = list(map(str, range(BATCHES)))
+        random.shuffle(names)
+        return ([name] for name in names)
+
+
+def by_chance() -> None:
+    """Two passes, of which the first has one order on all learners."""
+    random.seed(0)
+    model = nn.Linear(1, 1)
+    with roundelay.attach(model, torch.optim.SGD(model.parameters(), lr=1e-3), "ssgd", patience=60.0) as session:
+        shared = session.share(Chance())
+        for _ in range(2):
+            for _ in shared:
+                if session.rank:
+                    random.random()
+                model(torch.randn(1, 1)).sum().backward()
+                session.step()
+            session.meet()
+
+
 def dealt_by_rank() -> None:
     """Learner 0 has its batches, comes to a meeting, and waits there while learner 1 trains the rest."""
     model = nn.Linear(1, 1)
@@ -192,6 +217,7 @@ def die(folder: Path, workers: int) -> None:
 def main(what: str, folder: Path, *arguments: str) -> None:
     if what == "laws":
         each_once(folder)
+        by_chance()
         other_order()
         dealt_by_rank()
     elif what == "die":

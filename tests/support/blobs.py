@@ -14,22 +14,31 @@ from roundelay.learner.module import ModuleLearner
 from roundelay.learner.objectives import Inputs
 
 
-class Blobs:
+class Held:
+    """Examples in memory, the same in all splits."""
+
+    def __init__(self, inputs: Tensor, targets: Tensor) -> None:
+        self.inputs, self.targets = inputs, targets
+
+    def count(self, split: str) -> int:
+        return len(self.targets)
+
+    def batch(self, split: str, numbers: NDArray[np.int64]) -> tuple[Inputs, Tensor]:
+        chosen = torch.from_numpy(numbers)
+        return (self.inputs[chosen],), self.targets[chosen]
+
+    def in_order(self, split: str, size: int) -> Iterator[tuple[Inputs, Tensor]]:
+        yield (self.inputs,), self.targets
+
+
+class Blobs(Held):
     """Points around three centres."""
 
     def __init__(self) -> None:
         generator = stream(0, "blobs")
-        self._y = generator.integers(0, 3, 640)
-        self._x = (generator.standard_normal((640, 6)) + 2 * np.eye(6)[self._y]).astype(np.float32)
-
-    def count(self, split: str) -> int:
-        return 640
-
-    def batch(self, split: str, numbers: NDArray[np.int64]) -> tuple[Inputs, Tensor]:
-        return (torch.from_numpy(self._x[numbers]),), torch.from_numpy(self._y[numbers])
-
-    def in_order(self, split: str, size: int) -> Iterator[tuple[Inputs, Tensor]]:
-        yield self.batch(split, np.arange(640))
+        y = generator.integers(0, 3, 640)
+        x = (generator.standard_normal((640, 6)) + 2 * np.eye(6)[y]).astype(np.float32)
+        super().__init__(torch.from_numpy(x), torch.from_numpy(y))
 
 
 @dataclass(frozen=True)

@@ -3,18 +3,20 @@
 import re
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
+from typing import Any
 
 import torch
 import yaml
 
-from roundelay.algorithms.local_update import LocalOptimizer, Sgd
-from roundelay.core.epochs import EpochPlan
 from roundelay.learner.base import Learner, Task
-from roundelay.learner.quadratic import Quadratic
-from roundelay.runtime.base import Cluster, SegmentPlan, Straggler
+from roundelay.runtime.base import Cluster
 from roundelay.runtime.sim.cluster import Allreduce, Compute, Node, VirtualCluster
 from roundelay.strategies import make_strategy as make
 from roundelay.strategies.base import Strategy
+from roundelay.testing import MINIBATCH, plan
+from roundelay.testing import cluster as cluster_of
+
+__all__ = ["MINIBATCH", "plan"]
 
 
 def make_strategy(text: str) -> Strategy:
@@ -81,7 +83,6 @@ MANY = (
 EVERY = ONE + MANY
 SYNCHRONOUS = tuple(n for n in EVERY if make_strategy(n).traits.synchronous)
 ASYNCHRONOUS = tuple(n for n in EVERY if not make_strategy(n).traits.synchronous)
-MINIBATCH = 64
 
 
 def one_of_each(names: Sequence[str]) -> list[str]:
@@ -101,32 +102,9 @@ class OnDevice(Task):
         return learner
 
 
-def cluster(
-    name: str,
-    learners: int,
-    task: Task | None = None,
-    momentum: float = 0.0,
-    seed: int = 1,
-    stragglers: tuple[Straggler, ...] = (),
-    optimizer: LocalOptimizer | None = None,
-) -> Cluster:
-    """`learners` of strategy `name` on a noisy quadratic."""
-    return Cluster(
-        make_strategy(name),
-        task or Quadratic(parameters=37),
-        optimizer or Sgd(momentum),
-        learners,
-        seed,
-        stragglers,
-        shared_minibatch=False,  # so that block momentum has something to make up for
-    )
-
-
-def plan(
-    rounds: int, learners: int, rate: float = 0.1, epoch: int = 0, examples: int | None = None, seed: int = 1
-) -> SegmentPlan:
-    """An epoch of `rounds` full rounds, or of so many examples."""
-    return SegmentPlan(EpochPlan(epoch, examples or rounds * MINIBATCH, MINIBATCH, learners, seed), rate)
+def cluster(name: str, learners: int, *rest: Any, **settings: Any) -> Cluster:
+    """`learners` of the strategy of that name; see `roundelay.testing.cluster`."""
+    return cluster_of(make_strategy(name), learners, *rest, **settings)
 
 
 def flat(learners: int, **other: object) -> VirtualCluster:

@@ -47,7 +47,7 @@ class Pairs(Strategy):
 
     name: ClassVar[str] = "pairs"
     memory: ClassVar[tuple[str, ...]] = ("rows left",)
-    traits: ClassVar[Traits] = Traits(synchronous=False, conserves=True, staleness_bound=None, waits="nobody")
+    traits: ClassVar[Traits] = Traits(synchronous=False, conserves=True, staleness_bound=None, waits="none")
 
     async def learn(self, me: Me) -> None:
         codec = codec_named(self.codec, memory=self.memory[0] if self.remembers else "")

@@ -1,19 +1,8 @@
-"""Outcomes that readers may have with damaged files."""
+"""Files as an earlier version wrote them."""
 
-from collections.abc import Callable
 from pathlib import Path
 
-from roundelay.core.errors import UserError
 from roundelay.core.files import read_json, write_json
-
-
-def refused_or_read(reader: Callable[[Path], object], path: Path) -> None:
-    """Read; an error must be one that a user can mend and name the file."""
-    try:
-        reader(path)
-    except UserError as error:
-        if str(path) not in str(error):
-            raise AssertionError(f"an error that does not name {path}") from error
 
 
 def forget_checksums(path: Path) -> None:

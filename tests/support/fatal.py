@@ -2,6 +2,7 @@
 
 import os
 import signal
+import time
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -34,7 +35,8 @@ class Fatal(Task):
     """The gradient over minibatch `at` of the first epoch kills the process that computes it, unless that is `spared`;
     with `host` its process group, which is a host of support/hosts.py. The one over `learner_at` kills its process.
 
-    Whoever draws the same minibatch after that dies too, unless `once` is a folder, in which is noted who struck.
+    Whoever draws the same minibatch after that dies too, unless `once` is a folder, in which is noted who struck; as
+    long as there is a file `wait` in it, no learner is built.
     """
 
     quadratic: Quadratic
@@ -56,4 +58,6 @@ class Fatal(Task):
         return True
 
     def build(self) -> Learner:
+        while self.once and Path(self.once, "wait").exists():
+            time.sleep(0.01)
         return FatalLearner(self)

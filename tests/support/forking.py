@@ -23,7 +23,7 @@ from typing import Any, NoReturn
 
 import torch
 
-from roundelay.core.importing import uncollected
+from roundelay.core.extras import uncollected
 
 LONGEST = 1 << 20
 """Bytes of what is asked of it at once."""

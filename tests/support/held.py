@@ -11,7 +11,7 @@ from pathlib import Path
 import numpy as np
 import soundfile
 
-from roundelay_speech.decode.wishes import WORDS_ALONE, Wishes
+from roundelay_speech.decode.alternatives import WORDS_ALONE, Wishes
 from roundelay_speech.transcription.serving.work import Recognising
 from roundelay_speech.transcription.transcribing import Options
 from support.recogniser import Heard, Samples, ToneRecogniser, listen, tones
@@ -50,14 +50,6 @@ def held_worker(folder: Path) -> Recognising:
 def begun(folder: Path) -> list[int]:
     """Processes that have begun."""
     return [int(path.name) for path in folder.iterdir() if path.name.isdigit()]
-
-
-def alive(process: int) -> bool:
-    """True while a process runs."""
-    try:
-        return Path(f"/proc/{process}/stat").read_text().rpartition(")")[2].split()[0] not in "ZX"
-    except (FileNotFoundError, ProcessLookupError):
-        return False
 
 
 def form(words: Sequence[str]) -> tuple[bytes, dict[str, str]]:

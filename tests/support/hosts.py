@@ -2,7 +2,6 @@
 on the loopback."""
 
 import json
-import os
 import socket
 import sys
 from collections.abc import Sequence
@@ -25,7 +24,7 @@ from support.fatal import Fatal
 from support.in_blocks import InBlocks
 from support.kept_hosts import ENDED, KeptHost, give_back
 from support.kept_hosts import kept as kept_host
-from support.preloaded import Preloaded
+from support.preloaded import Preloaded, environment
 
 SECRET = b"a secret of these tests alone"
 TERMS = HostTerms(patience_seconds=300, host_patience=20, threads=1)
@@ -78,7 +77,7 @@ class Hosts:
         slow = range(learners) if self.slow_rank < 0 else [self.slow_rank]
         stragglers = tuple(Straggler(rank, seconds=self.slow) for rank in slow) if self.slow else ()
         task: Task = Wide() if self.wide else Coarse(self.parameters)
-        if self.fatal >= 0:
+        if max(self.fatal, self.learner_fatal) >= 0:
             quadratic = Coarse(self.parameters, examples=self.examples)
             task = Fatal(quadratic, self.fatal, host=True, learner_at=self.learner_fatal, once=self.once)
         if self.in_blocks:
@@ -104,9 +103,7 @@ class Hosts:
             self.kept[host] = found
             found.lead(host, facts)
             return
-        paths = [str(TESTS), str(TESTS.parent / "src"), os.environ.get("PYTHONPATH", "")]
-        variables = {**os.environ, "OMP_NUM_THREADS": "1", "PYTHONPATH": os.pathsep.join(filter(None, paths))}
-        self.running[host] = Preloaded(["-m", "support.hosts", str(host), json.dumps(facts)], variables)
+        self.running[host] = Preloaded(["-m", "support.hosts", str(host), json.dumps(facts)], environment())
 
     def kill(self, host: int) -> None:
         """The whole tree, at once."""

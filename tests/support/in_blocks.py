@@ -9,8 +9,7 @@ from numpy.typing import NDArray
 
 from roundelay.learner.base import Learner, Task
 from roundelay.learner.module import ModuleLearner
-from roundelay_speech.models.frames import FrameExamples
-from roundelay_speech.models.labelled import LabelledRuns
+from roundelay_speech.models.frames import FrameExamples, LabelledRuns
 from roundelay_speech.models.sequences import SequenceExamples
 from support.toy_models import tiny, toy
 

@@ -54,64 +54,32 @@ def tree_bytes(tree: Tree) -> bytes:
     return b"SE " + i32(key) + ints(values) + b"{ " + tree_bytes(yes) + tree_bytes(no) + b"} "
 
 
-def tree_text(tree: Tree) -> str:
-    if tree is None:
-        return "NULL "
-    if isinstance(tree, int):
-        return f"CE {tree} "
-    if tree[0] == "T":
-        _, key, entries = tree
-        return f"TE {key} {len(entries)} ( {''.join(map(tree_text, entries))}) \n"
-    _, key, values, yes, no = tree
-    return f"SE {key} [ {' '.join(map(str, values))} ]\n{{ {tree_text(yes)}{tree_text(no)}}} \n"
+def write_tree(path: Path, width: int, centre: int, tree: Tree) -> None:
+    head = b"\0BContextDependency " + i32(width) + i32(centre)
+    path.write_bytes(head + b"ToPdf " + tree_bytes(tree) + b"EndContextDependency ")
 
 
-def write_tree(path: Path, width: int, centre: int, tree: Tree, binary: bool) -> None:
-    if binary:
-        head = b"\0BContextDependency " + i32(width) + i32(centre)
-        path.write_bytes(head + b"ToPdf " + tree_bytes(tree) + b"EndContextDependency ")
-    else:
-        path.write_text(f"ContextDependency {width} {centre} ToPdf {tree_text(tree)}EndContextDependency ")
-
-
-def write_model(
-    path: Path, topology: Topology, triples: Sequence[tuple[int, int, int]], binary: bool, tuples: bool = False
-) -> None:
+def write_model(path: Path, topology: Topology, triples: Sequence[tuple[int, int, int]], tuples: bool = False) -> None:
     """A final.mdl with something behind the transition model, as real ones have. `tuples`: the form of later versions
     that names the pdf of the loop as well (the same here)."""
     entry = {phone: states for phones, states in topology for phone in phones}
     ids = sum(len(entry[phone][state][1]) for phone, state, _ in triples)
     rows = [(p, s, d, d) if tuples else (p, s, d) for p, s, d in triples]
     kind = "Tuples" if tuples else "Triples"
-    if binary:
-        out = b"\0B<TransitionModel> <Topology> "
-        phones = sorted(entry)
-        places = {p: i for i, (own, _) in enumerate(topology) for p in own}
-        out += ints(phones) + ints([places.get(p, -1) for p in range(max(phones) + 1)])
-        out += (i32(-1) if tuples else b"") + i32(len(topology))
-        for _, states in topology:
-            out += i32(len(states))
-            for pdf_class, transitions in states:
-                out += i32(pdf_class) + (i32(pdf_class) if tuples else b"") + i32(len(transitions))
-                out += b"".join(i32(to) + f32(p) for to, p in transitions)
-        out += b"</Topology> " + f"<{kind}> ".encode() + i32(len(rows))
-        out += b"".join(i32(v) for row in rows for v in row) + f"</{kind}> ".encode()
-        out += b"<LogProbs> FV " + i32(ids + 1) + struct.pack(f"<{ids + 1}f", *([0.0] + [-0.5] * ids))
-        path.write_bytes(out + b"</LogProbs> </TransitionModel> <DIMENSION> " + i32(39))
-        return
-    lines = ["<TransitionModel> ", "<Topology> "]
-    for own, states in topology:
-        lines += ["<TopologyEntry> ", "<ForPhones> ", " ".join(map(str, own)) + " ", "</ForPhones> "]
-        for number, (pdf_class, transitions) in enumerate(states):
-            named = f"<PdfClass> {pdf_class} "
-            if tuples:
-                named = f"<ForwardPdfClass> {pdf_class} <SelfLoopPdfClass> {pdf_class} "
-            arcs = "".join(f"<Transition> {to} {p} " for to, p in transitions)
-            lines.append(f"<State> {number} {named if pdf_class >= 0 else ''}{arcs}</State> ")
-        lines.append("</TopologyEntry> ")
-    lines += ["</Topology> ", f"<{kind}> {len(rows)} ", *(" ".join(map(str, row)) + " " for row in rows), f"</{kind}> "]
-    lines += ["<LogProbs> ", f" [ 0 {'-0.5 ' * ids}]", "</LogProbs> ", "</TransitionModel> ", "<DIMENSION> 39 "]
-    path.write_text("\n".join(lines))
+    out = b"\0B<TransitionModel> <Topology> "
+    phones = sorted(entry)
+    places = {p: i for i, (own, _) in enumerate(topology) for p in own}
+    out += ints(phones) + ints([places.get(p, -1) for p in range(max(phones) + 1)])
+    out += (i32(-1) if tuples else b"") + i32(len(topology))
+    for _, states in topology:
+        out += i32(len(states))
+        for pdf_class, transitions in states:
+            out += i32(pdf_class) + (i32(pdf_class) if tuples else b"") + i32(len(transitions))
+            out += b"".join(i32(to) + f32(p) for to, p in transitions)
+    out += b"</Topology> " + f"<{kind}> ".encode() + i32(len(rows))
+    out += b"".join(i32(v) for row in rows for v in row) + f"</{kind}> ".encode()
+    out += b"<LogProbs> FV " + i32(ids + 1) + struct.pack(f"<{ids + 1}f", *([0.0] + [-0.5] * ids))
+    path.write_bytes(out + b"</LogProbs> </TransitionModel> <DIMENSION> " + i32(39))
 
 
 def write_alignment(path: Path, vectors: Mapping[str, Sequence[int]], binary: bool = True) -> None:

@@ -8,12 +8,10 @@ import threading
 import time
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
-from pathlib import Path
 from typing import Any
 
-from support.preloaded import Preloaded
+from support.preloaded import Preloaded, environment
 
-TESTS = Path(__file__).parents[1]
 ENDED = "this host's run has ended with status"
 _IDLE: list["KeptHost"] = []
 _KEEPING = [False]
@@ -23,10 +21,9 @@ class KeptHost:
     """A process that leads a host's learners in one run after the other, as told on its standard input."""
 
     def __init__(self) -> None:
-        paths = [str(TESTS), str(TESTS.parent / "src"), os.environ.get("PYTHONPATH", "")]
-        variables = {**os.environ, "OMP_NUM_THREADS": "1", "PYTHONPATH": os.pathsep.join(filter(None, paths))}
+
         (reads, hears), (tells, writes) = os.pipe(), os.pipe()
-        self.process = Preloaded(["-m", "support.hosts"], variables, [hears, hears, tells])
+        self.process = Preloaded(["-m", "support.hosts"], environment(), [hears, hears, tells])
         for descriptor in (hears, tells):
             os.close(descriptor)
         self._said, self._told = open(reads), open(writes, "w")  # noqa: SIM115 closed with it

@@ -11,9 +11,11 @@ from pathlib import Path
 from types import MappingProxyType
 from typing import Any
 
-from support.preloaded import run_preloaded
+from support.preloaded import environment, run_preloaded
 
 TESTS = Path(__file__).parents[1]
+PATIENCE = 300 if os.environ.get("ROUNDELAY_TEST_DEVICE") == "cuda" else 110
+"""Seconds that all of them have. A process is slow to begin on a GPU: its context takes seconds."""
 LAUNCH = (sys.executable, "-m", "roundelay.cli", "launch", "-n")
 TORCHRUN = (sys.executable, "-m", "torch.distributed.run", "--nproc-per-node")
 
@@ -22,7 +24,7 @@ def run_learners(
     learners: int, *command: str, by: tuple[str, ...] = LAUNCH, expect: int = 0
 ) -> "subprocess.CompletedProcess[str]":
     """`command` as so many learners, started `by` a module of Python; its exit status must be `expect`."""
-    return _run([*by[1:], str(learners), *command], expect, {"OMP_NUM_THREADS": "1"})
+    return _run([*by[1:], str(learners), *command], expect, {})
 
 
 def replay(
@@ -33,9 +35,7 @@ def replay(
 
 
 def _run(arguments: list[str], expect: int, variables: Mapping[str, str]) -> "subprocess.CompletedProcess[str]":
-    paths = [str(TESTS), str(TESTS.parent / "src"), os.environ.get("PYTHONPATH", "")]
-    environment = {**os.environ, **variables, "PYTHONPATH": os.pathsep.join(filter(None, paths))}
-    done = run_preloaded(arguments, environment, timeout=110)
+    done = run_preloaded(arguments, environment(**variables), timeout=PATIENCE)
     assert done.returncode == expect, f"exit status {done.returncode}\n{done.stdout}\n{done.stderr}"
     return done
 

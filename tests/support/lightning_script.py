@@ -39,6 +39,7 @@ class Classifier(lightning.LightningModule):
         self.seen: dict[int, list[int]] = {}
         self.evaluated: list[tuple[int, float]] = []
         self.rates: list[float] = []
+        self.bits_at_end = ""  # where nothing is left to be trained, Lightning before 2.6.6 tells no end
 
     def training_step(self, batch: tuple[Tensor, Tensor, Tensor], _: int) -> Tensor:
         x, numbers, y = batch

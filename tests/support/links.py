@@ -2,14 +2,14 @@
 
 import socket
 import struct
-import threading
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from typing import Any
 
+from roundelay.runtime.hosts.transport.handshake import TAG_BYTES, cut
 from roundelay.runtime.hosts.transport.listener import Listener
-from roundelay.runtime.hosts.transport.seal import TAG_BYTES, cut
 from roundelay.runtime.hosts.transport.wire import USUAL_LINKS, Link, LinkClosed, LinkOptions
+from support.until import meanwhile
 
 SECRET = b"a secret of this run, 32 bytes .."
 HERE = ("127.0.0.1", 0)
@@ -90,10 +90,8 @@ def putting(link: Link, data: bytes) -> Iterator[None]:
         with suppress(LinkClosed):
             put(link, data)
 
-    thread = threading.Thread(target=write)
-    thread.start()
-    yield
-    thread.join()
+    with meanwhile(write):
+        yield
 
 
 def pump(source: socket.socket, sink: socket.socket, kept: bytearray) -> None:

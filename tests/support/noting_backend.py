@@ -13,9 +13,8 @@ from roundelay.core.state import Gradient, Minibatch, Statistics
 from roundelay.learner.base import OnReady
 from roundelay.runtime.backend import LATER, ClockedBackend, Later
 from roundelay.runtime.base import Counts, SegmentPlan
-from roundelay.runtime.deferred import Deferred
 from roundelay.runtime.learner_state import LearnerPlace, LearnerState, LearnerTables, LearnerVectors
-from roundelay.runtime.rows import Lock, Row, reach
+from roundelay.runtime.rows import Deferred, Lock, Row, reach
 from roundelay.runtime.trace import Kind
 
 P = 4

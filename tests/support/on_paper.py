@@ -81,6 +81,15 @@ class Ended:
     memory: dict[str, Tensor]  # (L, P) each
     outcome: Outcome
 
+    def vector(self, name: str) -> Tensor:
+        """The rows, the centre, or what is kept under a name."""
+        return {"rows": self.rows, "centre": self.centre, **self.memory}[name]
+
+
+def same(found: Tensor, expected: Tensor) -> None:
+    """But for the order of additions."""
+    torch.testing.assert_close(found, expected.expand_as(found), rtol=1e-4, atol=1e-5)
+
 
 def simulated(
     name: str,

@@ -36,7 +36,7 @@ class Overwriting(Strategy):
 
     name: ClassVar[str] = "overwriting"
     memory: ClassVar[tuple[str, ...]] = ("own",)
-    traits: ClassVar[Traits] = Traits(synchronous=False, conserves=False, staleness_bound=None, waits="nobody")
+    traits: ClassVar[Traits] = Traits(synchronous=False, conserves=False, staleness_bound=None, waits="none")
 
     async def learn(self, me: Me) -> None:
         own, peer = me.memory["own"], (me.rank + 1) % me.learners

@@ -21,6 +21,13 @@ TESTS = Path(__file__).parents[1]
 _TEMPLATES: list["_Template"] = []
 
 
+def environment(**more: object) -> dict[str, str]:
+    """Variables of a process that finds what tests find, and computes with one thread."""
+    paths = [str(TESTS), str(TESTS.parent / "src"), *filter(None, sys.path)]
+    ours = {"OMP_NUM_THREADS": "1", "PYTHONPATH": os.pathsep.join(paths)}
+    return {**os.environ, **ours, **{name: str(value) for name, value in more.items()}}
+
+
 class Preloaded:
     """A process of its own session that runs a Python command: a part of what `subprocess.Popen` has.
 
@@ -132,11 +139,10 @@ class _Template:
     def __init__(self) -> None:
         self._control, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
         self._control.setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, LONGEST)
-        paths = [str(TESTS), str(TESTS.parent / "src"), os.environ.get("PYTHONPATH", "")]
         with theirs:
             self._process = subprocess.Popen(
                 [sys.executable, "-m", "support.forking", str(theirs.fileno())],
-                env={**os.environ, "OMP_NUM_THREADS": "1", "PYTHONPATH": os.pathsep.join(filter(None, paths))},
+                env=environment(),
                 cwd=TESTS,
                 stdin=subprocess.DEVNULL,
                 pass_fds=[theirs.fileno()],

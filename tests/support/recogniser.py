@@ -8,8 +8,7 @@ import numpy.typing as npt
 
 from roundelay.core.streams import stream
 from roundelay_speech.audio.activity import Cutting
-from roundelay_speech.decode.alternatives import NO_ALTERNATIVES, Alternatives, StringAlternative
-from roundelay_speech.decode.wishes import WORDS_ALONE, Wishes
+from roundelay_speech.decode.alternatives import NO_ALTERNATIVES, WORDS_ALONE, Alternatives, StringAlternative, Wishes
 from roundelay_speech.scoring.formats.ctm import TimedWord
 from roundelay_speech.transcription.live import Update
 from roundelay_speech.transcription.transcript import placed

@@ -8,9 +8,9 @@ from dataclasses import dataclass
 
 from roundelay_speech.transcription.serving.endpoint import Endpoint
 from roundelay_speech.transcription.serving.forking import ForkedWorker
-from roundelay_speech.transcription.serving.limits import USUAL_LIMITS, Limits
 from roundelay_speech.transcription.serving.recognisers import Recognisers
 from roundelay_speech.transcription.serving.serve import listening, server_of
+from roundelay_speech.transcription.serving.wanted import USUAL_LIMITS, Limits
 from roundelay_speech.transcription.serving.work import Recognising
 from roundelay_speech.transcription.transcribing import Options
 from support.recogniser import TONES, ToneRecogniser, listen

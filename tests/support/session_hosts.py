@@ -7,15 +7,16 @@ from dataclasses import dataclass
 
 from roundelay.runtime.attached.hosts.agent import SessionAgent
 from roundelay.runtime.attached.hosts.coordinator import SessionCoordinator
-from roundelay.runtime.attached.hosts.request import SessionRequest
 from roundelay.runtime.attached.hosts.session_host import SessionHost
-from roundelay.runtime.hosts.control.arrivals import PendingJoins, open_router
+from roundelay.runtime.attached.hosts.starting import SessionRequest
+from roundelay.runtime.hosts.control.finding import PendingJoins, open_router
 from roundelay.runtime.hosts.options import SessionHostOptions
 from roundelay.runtime.launch.world import HostPlace
 from roundelay.runtime.procs.coordination.lives import life_lock
 from roundelay.runtime.procs.memory.arena import Arena, create_file
-from roundelay.runtime.procs.memory.patience import Patience
+from roundelay.runtime.procs.memory.locks import Patience
 from roundelay.strategies import make_strategy
+from support.until import meanwhile
 
 PATIENCE = 60.0
 PARAMETERS = 5
@@ -65,10 +66,9 @@ def session_hosts(strategy: str, before: Callable[[SessionAgent], None] = lambda
         before(agent)
         agent.open()
 
-    opening, over = threading.Thread(target=come), threading.Event()
-    opening.start()
-    coordinator.open()
-    opening.join()
+    over = threading.Event()
+    with meanwhile(come):
+        coordinator.open()
     running = [threading.Thread(target=part.run, args=(over.is_set,)) for part in (coordinator, agent)]
     for thread in running:
         thread.start()

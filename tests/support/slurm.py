@@ -14,7 +14,7 @@ from types import TracebackType
 from typing import Self
 
 from support.hosts import free_port
-from support.launched import TESTS
+from support.preloaded import environment
 
 DAEMONS = ("munged", "slurmctld", "slurmd", "sbatch")
 TOO_LONG = 300.0
@@ -66,15 +66,12 @@ class Slurm:
         ports = [free_port() for _ in range(3)]
         text = CONFIGURATION.format(machine=socket.gethostname(), folder=folder, port=ports[0], ports=ports[1:])
         (folder / "slurm.conf").write_text(text)
-        paths = [str(TESTS), str(TESTS.parent / "src"), os.environ.get("PYTHONPATH", "")]
-        self.environment = {
-            **os.environ,
-            "PATH": f"{os.environ['PATH']}:/usr/sbin",
-            "SLURM_CONF": str(folder / "slurm.conf"),
-            "PYTHONPATH": os.pathsep.join(filter(None, paths)),
-            "ROUNDELAY": f"{sys.executable} -m roundelay.cli",
-            "MASTER_ADDR": "127.0.0.1",  # the nodes' names mean nothing to this machine
-        }
+        self.environment = environment(
+            PATH=f"{os.environ['PATH']}:/usr/sbin",
+            SLURM_CONF=folder / "slurm.conf",
+            ROUNDELAY=f"{sys.executable} -m roundelay.cli",
+            MASTER_ADDR="127.0.0.1",  # the nodes' names mean nothing to this machine
+        )
         self._daemons: list[subprocess.Popen[bytes]] = []
 
     def __enter__(self) -> Self:

@@ -11,6 +11,11 @@ def network(dtype: torch.dtype = torch.float32) -> nn.Sequential:
     return nn.Sequential(nn.Linear(4, 6), nn.Tanh(), nn.Linear(6, 2)).to(dtype)
 
 
+def network_by_sgd() -> tuple[nn.Sequential, torch.optim.SGD]:
+    model = network()
+    return model, torch.optim.SGD(model.parameters(), lr=0.1)
+
+
 def batches(count: int = 6, dtype: torch.dtype = torch.float32) -> Iterator[tuple[Tensor, Tensor]]:
     generator = torch.Generator().manual_seed(3)
     for _ in range(count):

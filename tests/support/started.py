@@ -1,24 +1,20 @@
 """`roundelay train` as processes of its own, on one host or two, started by the variables that torchrun sets."""
 
-import os
 import time
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
-from support.hosts import TESTS, free_port
-from support.preloaded import Preloaded
+from support.hosts import free_port
+from support.preloaded import Preloaded, environment
 
-PATHS = [str(TESTS.parent / "src"), os.environ.get("PYTHONPATH", "")]
 SECRET = {"ROUNDELAY_SECRET": "of these end to end tests"}
 
 
-def start(command: Sequence[str], where: Path | None = None, **environment: Any) -> Preloaded:
+def start(command: Sequence[str], where: Path | None = None, **variables: Any) -> Preloaded:
     """A process of a module and its arguments, in the folder `where`."""
-    ours = {"OMP_NUM_THREADS": "1", "PYTHONPATH": os.pathsep.join(filter(None, PATHS)), **SECRET}
-    theirs = {name: str(value) for name, value in environment.items()}
-    return Preloaded(["-m", *command], {**os.environ, **ours, **theirs}, where=where)
+    return Preloaded(["-m", *command], environment(**SECRET, **variables), where=where)
 
 
 @contextmanager

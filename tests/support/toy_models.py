@@ -21,6 +21,7 @@ from roundelay_speech.models import (
     TdnnfConfig,
     make_network,
 )
+from roundelay_speech.models.network import SequenceNetwork
 from support.toy_corpus import FILTERS, Truth, toy_corpus
 
 TINY: dict[str, ModelConfig] = {
@@ -44,7 +45,6 @@ TINY: dict[str, ModelConfig] = {
     ),
     "tdnnf": TdnnfConfig(strides=(1, 2), width=12, bottleneck=5, context=3, deltas=1),
 }
-SEQUENCES = tuple(name for name in TINY if name != "dnn")
 
 
 @cache
@@ -65,6 +65,12 @@ def tiny(name: str) -> AcousticNetwork:
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(0)
         return make_network(TINY[name], FILTERS, toy()[3])
+
+
+with torch.random.fork_rng(devices=[]):
+    SEQUENCES = tuple(
+        name for name, config in TINY.items() if isinstance(make_network(config, FILTERS, 5), SequenceNetwork)
+    )
 
 
 @dataclass(frozen=True)

@@ -10,7 +10,7 @@ from roundelay.learner.base import Learner, Task
 from roundelay.learner.module import ModuleLearner
 from roundelay_speech.models import BlstmConfig, ConformerConfig, ModelConfig, TdnnfConfig, make_network
 from roundelay_speech.models.network import SequenceNetwork
-from roundelay_speech.models.utterances import UtteranceExamples
+from roundelay_speech.models.sequences import UtteranceExamples
 from roundelay_speech.objectives import Ctc
 from roundelay_speech.unit_labels import label_splits, units_of
 from roundelay_speech.units import Phones

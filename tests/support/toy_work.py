@@ -4,24 +4,22 @@ import os
 
 from roundelay.core.errors import UserError
 
-_GIVEN: list[str] = []
+
+def begin(word: str) -> str:
+    return word
 
 
-def begin(word: str) -> None:
-    _GIVEN.append(word)
+def work(word: str, number: int) -> tuple[int, str, str | None]:
+    return number, word, os.environ.get("OPENBLAS_NUM_THREADS")
 
 
-def work(number: int) -> tuple[int, str, str | None]:
-    return number, _GIVEN[0], os.environ.get("OPENBLAS_NUM_THREADS")
-
-
-def die(number: int) -> int:
+def die(_: str, number: int) -> int:
     if number == 3:
         os._exit(1)
     return number
 
 
-def fail(_: int) -> int:
+def fail(*_: object) -> int:
     raise UserError("u7: broken")
 
 

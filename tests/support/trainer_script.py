@@ -48,6 +48,16 @@ class Sounds(Dataset[dict[str, torch.Tensor]]):
         return {self.name: self.sounds[index], "labels": self.tones[index]}
 
 
+class Gathers(Trainer):
+    """A trainer that cuts its own part out of what it gathers from all processes, as those by rewards do."""
+
+    def compute_loss(self, model: nn.Module, inputs: dict[str, torch.Tensor], *others: Any, **more: Any) -> Any:
+        """Return the loss of the part."""
+        first, count = self.accelerator.process_index * len(inputs["labels"]), len(inputs["labels"])
+        labels = self.accelerator.gather(inputs["labels"])[first : first + count]
+        return super().compute_loss(model, {**inputs, "labels": labels}, *others, **more)
+
+
 class EndedAt(TrainerCallback):
     """The end of the process, once the session has been saved at a step."""
 
@@ -110,7 +120,7 @@ def main() -> None:
     callbacks = [together, EndedAt(options.end_at)]
     name = "input_values" if options.ctc else "input_features"
     data, held_out = Sounds(64, 1, name), Sounds(32, 2, name)
-    trainer = Trainer(model, arguments, train_dataset=data, eval_dataset=held_out, callbacks=callbacks)
+    trainer = Gathers(model, arguments, train_dataset=data, eval_dataset=held_out, callbacks=callbacks)
     trainer.remove_callback(PrinterCallback)  # its lines look like reports
     trainer.train(resume_from_checkpoint=options.resume or None)
     trainer.save_model(f"{options.out}/final")

@@ -14,21 +14,22 @@ from roundelay.core.flat import CHUNK
 from roundelay.learner.quadratic import Quadratic
 from roundelay.runtime.base import SegmentPlan, wall_clock
 from roundelay.runtime.gathering import Gatherings
+from roundelay.runtime.hosts.exchange.carrier import RowLeases
 from roundelay.runtime.hosts.exchange.client import ExchangeClient
 from roundelay.runtime.hosts.exchange.links import HostNetwork
 from roundelay.runtime.hosts.exchange.row_format import RowFormat
-from roundelay.runtime.hosts.exchange.row_leases import RowLeases
 from roundelay.runtime.hosts.exchange.server import ExchangeServer
 from roundelay.runtime.hosts.terms import identity
 from roundelay.runtime.hosts.transport.listener import Listener
-from roundelay.runtime.hosts.transport.rejected import RejectedConnections
 from roundelay.runtime.hosts.transport.stream import Stream
-from roundelay.runtime.hosts.transport.wire import Address, Link, LinkOptions
+from roundelay.runtime.hosts.transport.wire import Address, Link, LinkOptions, RejectedConnections
+from roundelay.runtime.procs.coordination.collectives import rows_on_devices
 from roundelay.runtime.procs.memory.arena import Arena, Layout, create_file
-from roundelay.runtime.procs.memory.patience import Patience
+from roundelay.runtime.procs.memory.locks import Patience
 from roundelay.runtime.procs.memory.views import NONE
 from roundelay.runtime.procs.worker import SegmentAnswer, Worker, WorkerSpec
 from support.clusters import cluster
+from support.until import together
 
 SECRET = b"of these tests"
 LONG = 3 * CHUNK + 17
@@ -37,7 +38,7 @@ PATIENCE = 60.0
 
 
 class Host:
-    """One of them. `homes` are the hosts of all learners, by rank."""
+    """One of them. `homes` are the hosts of all learners, by rank; `device`: where their learners have their rows."""
 
     def __init__(
         self,
@@ -47,6 +48,7 @@ class Host:
         parameters: int,
         row_format: RowFormat | None = None,
         patience: float = PATIENCE,
+        device: torch.device | None = None,
         **optimizer: Any,
     ) -> None:
         self.number, self.homes = number, homes
@@ -57,7 +59,8 @@ class Host:
         self.layout = Layout(len(homes), parameters, self.cluster.memory, centre, **about)
         descriptor = create_file(self.layout)
         self.path = f"/proc/{os.getpid()}/fd/{descriptor}"
-        self.arena = Arena(descriptor, self.layout, Patience(NONE, PATIENCE))
+        self.there = rows_on_devices(self.cluster, self.layout, device, self.here)
+        self.arena = Arena(descriptor, self.layout, Patience(NONE, PATIENCE), self.there)
         self.arena.liveness.alive[:] = 1
         self.rows = self.arena.rows()
         for rank, row in enumerate(self.rows):
@@ -67,7 +70,7 @@ class Host:
             ("127.0.0.1", 0), SECRET, identity(self.here[0]), PATIENCE, options=LinkOptions(rejected=self.rejected)
         )
         network = HostNetwork(number, homes, SECRET, patience=patience, rejected=self.rejected)
-        self.client = ExchangeClient(self.arena, network, RowLeases(), row_format)
+        self.client = ExchangeClient(self.arena.with_copies(), network, RowLeases(), row_format)
         self.server = ExchangeServer(self.client, PATIENCE, self.cluster.strategy)
         self._porter = threading.Thread(target=self._welcome)
         self._porter.start()
@@ -87,7 +90,10 @@ class Host:
     def spec(self, rank: int) -> WorkerSpec:
         """Description given to learner `rank`."""
         return WorkerSpec(
-            rank, self.cluster, self.layout, self.path, PATIENCE, 1, here=self.here, outbox_wake=self.client.wake[rank]
+            *(rank, self.cluster, self.layout, self.path, PATIENCE, 1),
+            here=self.here,
+            outbox_wake=self.client.wake[rank],
+            on_devices=self.there,
         )
 
     def begin(self, plan: SegmentPlan) -> None:
@@ -121,10 +127,11 @@ def hosts(
     row_format: RowFormat | None = None,
     patience: float = PATIENCE,
     addresses: dict[int, Address] | None = None,
+    device: torch.device | None = None,
     **optimizer: Any,
 ) -> Iterator[list[Host]]:
     """Two or more of them, under way."""
-    found = [Host(n, homes, name, parameters, row_format, patience, **optimizer) for n in range(max(homes) + 1)]
+    found = [Host(n, homes, name, parameters, row_format, patience, device, **optimizer) for n in range(max(homes) + 1)]
     try:
         for host in found:
             elsewhere = {other.number: other.listener.address for other in found if other is not host}
@@ -139,17 +146,10 @@ def train(found: Sequence[Host], plan: SegmentPlan) -> list[SegmentAnswer]:
     """All learners of all hosts go through `plan`, each host with minibatches of its own."""
     answers: list[SegmentAnswer] = []
     command = {"do": "segment", **plan.to_json(), "living": list(range(len(found[0].homes))), "number": 0}
-    threads = []
     for host in found:
         host.begin(plan)
-        threads += [
-            threading.Thread(target=lambda worker=worker: answers.append(worker.segment(command)))
-            for worker in host.workers.values()
-        ]
-    for thread in threads:
-        thread.start()
-    for thread in threads:
-        thread.join()
+    workers = [worker for host in found for worker in host.workers.values()]
+    together(*(lambda worker=worker: answers.append(worker.segment(command)) for worker in workers))
     return answers
 
 

@@ -4,7 +4,7 @@ from typing import TypeVar
 
 import numpy as np
 
-from roundelay.runtime.procs.memory.tables import Sizes, View
+from roundelay.runtime.procs.memory.views import Sizes, View
 
 V = TypeVar("V", bound=View)
 

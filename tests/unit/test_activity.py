@@ -14,7 +14,7 @@ from roundelay.runtime.procs.coordination.activity import (
     table,
 )
 from roundelay.runtime.procs.memory.arena import Arena, Layout, create_file
-from roundelay.runtime.procs.memory.patience import Patience
+from roundelay.runtime.procs.memory.locks import Patience
 
 
 @pytest.fixture

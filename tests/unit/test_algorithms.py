@@ -2,42 +2,11 @@
 
 import pytest
 import torch
-from hypothesis import given
-from hypothesis import strategies as st
-from torch import Tensor
 
 from roundelay.algorithms.averaging import weighted_mean_
-from roundelay.algorithms.block_momentum import block_update_
-from roundelay.algorithms.elastic import Pull, elastic_mean_, elastic_row, set_centre_
 from roundelay.algorithms.local_update import Sgd
-from roundelay.algorithms.outer_momentum import outer_nesterov_, slow_momentum_
+from roundelay.algorithms.outer_momentum import slow_momentum_
 from roundelay.algorithms.parameter_server import Report
-
-NUMBERS = st.lists(st.floats(-100, 100, width=32), min_size=3, max_size=3)
-SHARES = st.integers(0, 10).map(lambda n: n / 10)
-
-
-def vectors(*lists: list[float]) -> list[Tensor]:
-    return [torch.tensor(numbers) for numbers in lists]
-
-
-def test_springs_by_hand() -> None:
-    mine, centre = torch.tensor([1.0]), torch.tensor([5.0])
-    Pull(0.25)(mine, centre)
-    assert (mine.item(), centre.item()) == (2.0, 4.0)
-    assert elastic_row(torch.tensor([1.0]), torch.tensor([5.0]), 0.25).item() == 2.0
-    elastic_mean_(centre, torch.tensor([2.0]), 0.125, 4)
-    assert centre.item() == 3.0  # half the way
-    set_centre_(mine, centre, torch.tensor([9.0]))
-    assert (mine.item(), centre.item()) == (2.0, 9.0)
-
-
-@pytest.mark.parametrize(("aware", "age", "moved"), [(False, 7, 3.0), (True, 0, 3.0), (True, 1, 3.0), (True, 3, 1.0)])
-def test_a_report_by_hand(aware: bool, age: int, moved: float) -> None:
-    """Read at 10, learned 6, half of it counts; the centre has meanwhile gone to 20."""
-    mine, centre, pulled = torch.tensor([16.0]), torch.tensor([20.0]), torch.tensor([10.0])
-    Report(0.5, aware)(mine, centre, pulled, age=age)
-    assert mine.item() == centre.item() == pulled.item() == 20 + moved
 
 
 @pytest.mark.parametrize(("age", "moved"), [(0, 3.0), (4, 3.0), (5, 0.0), (50, 0.0)])
@@ -58,20 +27,6 @@ def test_three_rounds_of_slowmo_by_hand() -> None:
         slow_momentum_(anchor, momentum, anchor + 1, rate, beta=0.5, alpha=1.0)
         seen.append((momentum.item(), anchor.item()))
     assert seen == [(-2.0, 1.0), (-3.0, 2.5), (-5.5, 3.875)]
-
-
-@given(st.lists(NUMBERS, min_size=1, max_size=4), SHARES, SHARES)
-def test_the_outer_step_of_diloco_is_torch_s_nesterov_step(means: list[list[float]], rate: float, mu: float) -> None:
-    """With anchor minus mean for a gradient."""
-    anchor, momentum = torch.zeros(3), torch.zeros(3)
-    theirs = torch.nn.Parameter(torch.zeros(3))
-    mu = min(mu, 0.9)
-    reference = torch.optim.SGD([theirs], lr=rate, momentum=mu, nesterov=mu > 0)
-    for mean in vectors(*means):
-        theirs.grad = theirs.detach() - mean
-        reference.step()
-        outer_nesterov_(anchor, momentum, mean, rate, mu)
-        torch.testing.assert_close(anchor, theirs.detach(), rtol=1e-4, atol=1e-3)
 
 
 @pytest.mark.parametrize("weights", [[3.0], [2.0, 1.0], [0.0, 1.0, 4.0], [1e-30, 0.0, 7.0]])
@@ -118,21 +73,3 @@ def test_a_weighted_mean_by_hand() -> None:
     assert out.tolist() == [2.0, 1.0]
     with pytest.raises(ValueError, match="total weight"):
         weighted_mean_(out, vectors, [0, 0, 0])
-
-
-@pytest.mark.parametrize(
-    ("nesterov", "anchors", "broadcasts"),
-    [
-        # Blocks end at 1, 2, 3, momentum is 1/2.
-        # G = 1, D = 1, W = 1; G = 1, D = 3/2, W = 5/2; G = 1/2, D = 5/4, W = 15/4.
-        (False, [1.0, 2.5, 3.75], [1.0, 2.5, 3.75]),
-        # G = 1, D = 1, W = 1, B = 3/2; G = 1/2, D = 1, W = 2, B = 5/2; G = 1/2, D = 1, W = 3, B = 7/2.
-        (True, [1.0, 2.0, 3.0], [1.5, 2.5, 3.5]),
-    ],
-)
-def test_three_blocks_by_hand(nesterov: bool, anchors: list[float], broadcasts: list[float]) -> None:
-    anchor, delta, broadcast = torch.zeros(1), torch.zeros(1), torch.zeros(1)
-    for mean, anchor_after, broadcast_after in zip((1.0, 2.0, 3.0), anchors, broadcasts, strict=True):
-        block_update_(anchor, delta, broadcast, torch.tensor([mean]), 0.5, 1.0, nesterov)
-        assert anchor.item() == anchor_after
-        assert broadcast.item() == broadcast_after

@@ -7,15 +7,24 @@ import pytest
 
 from roundelay.core.errors import UserError
 from roundelay.core.streams import stream
-from roundelay_speech.decode.alternatives import StringAlternative, WordAlternative, in_place, keeping, ranked
+from roundelay_speech.data.arrays import Float32
+from roundelay_speech.decode.alternatives import (
+    MOST_STRINGS,
+    StringAlternative,
+    Wishes,
+    WordAlternative,
+    in_place,
+    keeping,
+    ranked,
+    words_of,
+)
 from roundelay_speech.decode.graphs.graph import Graph
 from roundelay_speech.decode.graphs.hmm import build_graph
 from roundelay_speech.decode.lattice import WordString
 from roundelay_speech.decode.lm.scorer import PathScorer
 from roundelay_speech.decode.parallel import Batch, Search, decoder_here
 from roundelay_speech.decode.rescore import Rescorer
-from roundelay_speech.decode.search import Float32, Hypothesis
-from roundelay_speech.decode.wishes import MOST_STRINGS, Wishes, words_of
+from roundelay_speech.decode.search import Hypothesis
 from roundelay_speech.ngrams.estimate import estimate
 from support.toy_speech import LEXICON, frames_of, loglikes_of, phones_of, sentences, tying
 

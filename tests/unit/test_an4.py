@@ -10,13 +10,14 @@ import soundfile
 from roundelay.core.errors import UserError
 from roundelay.core.progress import Silent
 from roundelay_speech.corpus.readers.an4 import prepare_an4
+from roundelay_speech.corpus.readers.base import Request
 from roundelay_speech.prepared import load_corpus
 from support.corpora import an4, speechlike
 
 
 def test_counts(tmp_path: Path) -> None:
     source = an4()
-    prepare_an4(source, tmp_path, Silent())
+    prepare_an4(Request(tmp_path, source), Silent())
     corpus = load_corpus(tmp_path)
     sizes = {split: (len(us), len({u.speaker for u in us})) for split, us in corpus.splits.items()}
     assert sizes == {"train": (754, 59), "dev": (78, 6), "test": (130, 10)}
@@ -43,7 +44,7 @@ def test_one_missing_file_is_named(tmp_path: Path) -> None:
     for speaker in speakers[1:]:
         (copy / "flac" / speaker.name).symlink_to(speaker)
     with pytest.raises(UserError) as error:
-        prepare_an4(copy, tmp_path / "data", Silent())
+        prepare_an4(Request(tmp_path / "data", copy), Silent())
     gone = len(list(speakers[0].iterdir()))
     assert f"{gone} of 754 utterances cannot be used" in str(error.value)
     assert f"{speakers[0].name}/" in str(error.value)
@@ -51,7 +52,7 @@ def test_one_missing_file_is_named(tmp_path: Path) -> None:
 
 def test_a_folder_that_is_not_an4(tmp_path: Path) -> None:
     with pytest.raises(UserError, match=r"expected Kaldi data directories .*`--source` names"):
-        prepare_an4(tmp_path, tmp_path / "data", Silent())
+        prepare_an4(Request(tmp_path / "data", tmp_path), Silent())
 
 
 def test_as_cmu_gives_it(tmp_path: Path) -> None:
@@ -67,7 +68,7 @@ def test_as_cmu_gives_it(tmp_path: Path) -> None:
     train = source / "etc" / "an4_train.transcription"
     train.write_text("<s> YES </s> (an251-fash-b)\n<s> GO </s> (an251-fejs-b)\n")
     (source / "etc" / "an4_test.transcription").write_text("GO YES (an251-menk-b)\n")
-    corpus = prepare_an4(tmp_path / "source", tmp_path / "data", Silent())
+    corpus = prepare_an4(Request(tmp_path / "data", tmp_path / "source"), Silent())
     assert {split: [(u.id, u.text, u.gender) for u in us] for split, us in corpus.splits.items()} == {
         "train": [("an4-fash-an251", "YES", "f")],
         "dev": [("an4-fejs-an251", "GO", "f")],
@@ -75,7 +76,7 @@ def test_as_cmu_gives_it(tmp_path: Path) -> None:
     }
     train.write_text("<s> YES </s>\n<s> GO </s> (an252-fash-b)\n")
     with pytest.raises(UserError, match=r"an4_train\.transcription:1: not `WORDS"):
-        prepare_an4(tmp_path / "source", tmp_path / "data", Silent())
+        prepare_an4(Request(tmp_path / "data", tmp_path / "source"), Silent())
     train.write_text("<s> GO </s> (an252-fash-b)\n")
     with pytest.raises(UserError, match=r"an4-fash-an252: no wav"):
-        prepare_an4(tmp_path / "source", tmp_path / "data", Silent())
+        prepare_an4(Request(tmp_path / "data", tmp_path / "source"), Silent())

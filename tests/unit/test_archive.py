@@ -15,9 +15,8 @@ from hypothesis import strategies as st
 from hypothesis.extra.numpy import arrays
 
 from roundelay.core.errors import UserError
-from roundelay_speech.kaldi_io.archive import read_archive, read_int_vectors, read_matrix
 from roundelay_speech.kaldi_io.locations import ArchiveError, parse_location, read_scp
-from roundelay_speech.kaldi_io.writing import write_archive
+from roundelay_speech.kaldi_io.objects import read_archive, read_int_vectors, read_matrix, write_archive
 
 KEYS = st.text(st.characters(exclude_categories=("Z", "C")), min_size=1, max_size=6).filter(lambda s: s.split() == [s])
 REALS = st.sampled_from([np.float32, np.float64])

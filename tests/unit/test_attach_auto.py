@@ -12,7 +12,7 @@ import torch
 from torch import Tensor, nn
 
 import roundelay
-from roundelay.advice.candidates import Candidate
+from roundelay.advice.throughput import Candidate
 from roundelay.attached import choosing
 from roundelay.attached.choosing import Chosen, chosen_strategy, probed
 from roundelay.core.errors import UserError

@@ -10,7 +10,7 @@ import torch
 
 import roundelay
 from roundelay.core.errors import UserError
-from support.small_loop import backward, batches, network
+from support.small_loop import backward, batches, network, network_by_sgd
 
 
 def arenas() -> int:
@@ -50,8 +50,7 @@ def test_nothing_of_the_arena_outlives_a_session(strategy: str) -> None:
 
 
 def test_sigterm_ends_the_loop_at_the_end_of_a_step() -> None:
-    model = network()
-    optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+    model, optimizer = network_by_sgd()
     done = []
     with pytest.raises(SystemExit) as ended, roundelay.attach(model, optimizer) as session:  # noqa: PT012
         for number, (x, y) in enumerate(batches()):
@@ -69,8 +68,7 @@ def test_sigterm_ends_the_loop_at_the_end_of_a_step() -> None:
 
 
 def test_a_loop_that_looks_ends_by_itself() -> None:
-    model = network()
-    optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+    model, optimizer = network_by_sgd()
     with roundelay.attach(model, optimizer) as session:
         for number, (x, y) in enumerate(batches()):
             if session.stopping:
@@ -113,8 +111,7 @@ def test_a_forked_child_that_trains_is_told_so_and_changes_nothing(
     """One that only evaluates may, also where gradients are recorded."""
 
     def trained(fork: bool) -> list[list[float]]:
-        model = network()
-        optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+        model, optimizer = network_by_sgd()
         with roundelay.attach(model, optimizer, "adpsgd") as session:
             for number, (x, y) in enumerate(batches(6)):
                 backward(model, x, y)

@@ -7,9 +7,9 @@ import torch
 
 import roundelay
 from roundelay.attached.forward import fingerprint
-from roundelay.runtime.attached.inputs import FIRST, Inputs, InputTables
 from roundelay.runtime.attached.meetings import Meetings, MeetingTables
-from support.small_loop import backward, batches, network
+from roundelay.runtime.attached.shares import FIRST, Inputs, InputTables
+from support.small_loop import backward, batches, network_by_sgd
 from support.views import zeros
 
 
@@ -67,8 +67,7 @@ def test_who_waits_long_in_a_meeting_says_in_which(caplog: pytest.LogCaptureFixt
 def test_a_loop_that_computes_gradients_and_never_steps_is_told_so(
     stepped: bool, caplog: pytest.LogCaptureFixture
 ) -> None:
-    model = network()
-    optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+    model, optimizer = network_by_sgd()
     with caplog.at_level(logging.WARNING), roundelay.attach(model, optimizer, "adpsgd") as session:
         for x, y in batches():
             model.zero_grad()

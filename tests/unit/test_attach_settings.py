@@ -10,13 +10,24 @@ import torch
 from torch import nn
 
 import roundelay
-from roundelay.attached.hyperparameters import GroupNumbers, UsersOptimizers, settings_of
+from roundelay.attached.hyperparameters import UsersOptimizers, settings_of
 from roundelay.core.errors import UserError
 from roundelay.runtime.attached.settings import NUMBERS, Settings, SettingsTables
-from roundelay.runtime.attached.shares import SHARE_SLOTS, Shares, ShareTables, ShareTerms
+from roundelay.runtime.attached.shares import (
+    ANY,
+    COUNT,
+    FINGERPRINTS,
+    FOUND,
+    SHARE_SLOTS,
+    STATED,
+    UNSEEN,
+    Shares,
+    ShareTables,
+    ShareTerms,
+)
 from roundelay.runtime.hosts.terms import differing
 from roundelay.strategies import make_strategy
-from support.small_loop import backward, batches, network
+from support.small_loop import backward, batches, network, network_by_sgd
 from support.views import zeros
 
 
@@ -31,12 +42,12 @@ def grouped(model: nn.Sequential) -> torch.optim.Optimizer:
 def test_numbers_have_names_learning_rates_first_and_are_others_for_a_while() -> None:
     """A number that changes in between stays changed, as what an optimizer counts in its groups does."""
     optimizer = grouped(network())
-    numbers = GroupNumbers([optimizer])
+    numbers = UsersOptimizers([optimizer])
     assert numbers.names[:2] == ["lr of group 0", "lr of group 1"]
     assert numbers.rates == 2
-    assert numbers.read()[:2] == (0.5, 0.25)
+    assert numbers.numbers()[:2] == (0.5, 0.25)
     named = dict(zip(numbers.names, range(len(numbers.names)), strict=True))
-    others = [*numbers.read()]
+    others = [*numbers.numbers()]
     for name, value in {
         "lr of group 0": 0.125,
         "betas[1] of group 1": 0.5,
@@ -54,7 +65,7 @@ def test_numbers_have_names_learning_rates_first_and_are_others_for_a_while() ->
     del optimizer.param_groups[1]  # as when a part is trained no more
     with numbers.under(others):
         assert float(first["lr"]) == 0.125
-    values = numbers.read()
+    values = numbers.numbers()
     assert [math.isnan(values[named[name]]) for name in ("lr of group 0", "lr of group 1")] == [False, True]
 
 
@@ -119,6 +130,84 @@ def test_samplers_are_compared_by_number_and_slots_are_used_again() -> None:
     assert first.check(last + 1, (0,)), "the dead are not asked"
 
 
+def test_passes_are_compared_by_sampler_epoch_and_place_as_far_as_both_are_known(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    """Learners need not be in the same pass, and one that is written meanwhile is left out."""
+    shared = zeros(ShareTables, learners=2)
+    first, second = (Shares(shared, rank) for rank in range(2))
+    for one in (first, second):
+        one.make(1, ShareTerms(first=UNSEEN))
+        one.make(2, ShareTerms(first=ANY))
+    for number, epoch, what, ours, theirs in (
+        (1, 0, STATED, 31, UNSEEN),
+        (1, 0, FINGERPRINTS, 5, 6),  # of the first pass that is refused by `check`
+        (1, 0, FINGERPRINTS + 2, 7, 7),
+        (1, 0, FOUND, 31, 20),
+        (1, 0, COUNT, 31, UNSEEN),
+        (2, 0, STATED, 9, 9),
+        (2, 0, FINGERPRINTS, 9, 9),
+        (2, 0, FINGERPRINTS + 3, 1, UNSEEN),
+        (2, 1, STATED, UNSEEN, UNSEEN),
+        (2, 1, FINGERPRINTS, 2, 2),
+        (1, 1, STATED, UNSEEN, UNSEEN),  # before the other is over
+        (2, 1, FINGERPRINTS + 4, 3, 4),
+    ):
+        first.note(number, epoch, what, ours)
+        second.note(number, epoch, what, theirs)
+    first.note(2, 2, STATED, UNSEEN)  # it is a pass ahead
+    first.note(2, 2, FINGERPRINTS, 3)
+    shared.passes[1, 2, 0] += 1
+    first.say_passes_apart((0, 1))
+    assert not caplog.messages
+    shared.passes[1, 2, 0] -= 1
+    first.say_passes_apart((0,))
+    assert not caplog.messages, "the dead are not asked"
+    for _ in range(2):
+        first.say_passes_apart((0, 1))
+    (said,) = caplog.messages
+    assert "(sampler 2 of this session), epoch 1 has another batch 64 than on rank 1" in said
+    with pytest.raises(UserError, match="begins with another batch than what rank 1 gives"):
+        first.check(1, (0, 1))
+
+
+def test_a_learner_without_a_batch_in_its_first_pass_has_none_that_is_refused() -> None:
+    shared = zeros(ShareTables, learners=2)
+    first, second = (Shares(shared, rank) for rank in range(2))
+    for one in (first, second):
+        one.make(1, ShareTerms(first=UNSEEN))
+        one.note(1, 0, STATED, UNSEEN)
+    first.note(1, 0, FINGERPRINTS, 5)
+    second.note(1, 1, STATED, UNSEEN)
+    second.note(1, 1, FINGERPRINTS, 6)
+    for one in (first, second):
+        one.check_all((0, 1))
+
+
+@pytest.mark.parametrize(
+    ("ours", "theirs", "apart"),
+    [
+        ({STATED: 31}, {STATED: 21}, True),
+        ({STATED: 31, FOUND: 31, COUNT: 31}, {STATED: 33, FOUND: 31, COUNT: 31}, False),  # lengths are estimates
+        ({FOUND: 31, COUNT: 31}, {FOUND: 21, COUNT: 21}, True),
+        ({FOUND: 31}, {FOUND: 21, COUNT: 21}, True),
+        ({FOUND: 20}, {FOUND: 21, COUNT: 21}, False),
+        ({STATED: 1, FOUND: 1, COUNT: 1}, {STATED: 31, FOUND: 2}, True),
+    ],
+)
+def test_passes_of_other_lengths_are_named(
+    ours: dict[int, int], theirs: dict[int, int], apart: bool, caplog: pytest.LogCaptureFixture
+) -> None:
+    learners = [Shares(shared, rank) for shared in [zeros(ShareTables, learners=2)] for rank in range(2)]
+    for one, known in zip(learners, (ours, theirs), strict=True):
+        one.make(1, ShareTerms(first=ANY))
+        for what, value in ({STATED: UNSEEN} | known).items():
+            one.note(1, 0, what, value)
+    learners[0].check_all((0, 1))
+    learners[1].check_all((0, 1))
+    assert sum("epoch 0 has another number of batches than on rank" in text for text in caplog.messages) == 2 * apart
+
+
 @pytest.mark.parametrize(
     ("ours", "theirs", "found"),
     [
@@ -135,8 +224,7 @@ def test_of_two_lists_the_first_item_that_differs_is_named(ours: Any, theirs: An
 @pytest.mark.parametrize("how", ["backward", "gradient", "zero", "late", "scaler", "nothing"])
 def test_a_learner_alone_is_told_of_steps_without_a_gradient(how: str, caplog: pytest.LogCaptureFixture) -> None:
     """Once; also where they begin after others."""
-    model = network()
-    optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+    model, optimizer = network_by_sgd()
     scaler = torch.amp.GradScaler("cpu", init_scale=4.0, enabled=how == "scaler")
     with caplog.at_level(logging.WARNING), roundelay.attach(model, optimizer, "adpsgd"):
         for number, (x, y) in enumerate(batches(100)):
@@ -157,8 +245,7 @@ def test_a_learner_alone_is_told_of_steps_without_a_gradient(how: str, caplog: p
 
 def test_a_learner_alone_trains_on_with_a_loss_that_is_not_a_number(caplog: pytest.LogCaptureFixture) -> None:
     """As the loop does without a session; the model that is evaluated is named."""
-    model = network()
-    optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+    model, optimizer = network_by_sgd()
     with caplog.at_level(logging.WARNING), roundelay.attach(model, optimizer, "adpsgd"):
         torch.autograd.backward(model(next(batches())[0]).sum() * float("nan"))
         optimizer.step()

@@ -22,11 +22,12 @@ from torch.utils.data import (
 
 import roundelay
 from roundelay.attached import Session
+from roundelay.attached.batches import batch_fingerprint
 from roundelay.core.errors import UserError
 from roundelay.runtime.procs.coordination import passes
 from roundelay.runtime.procs.coordination.passes import ENDLESS, PassTables
 from roundelay.runtime.procs.memory.arena import Arena, Layout, create_file
-from roundelay.runtime.procs.memory.patience import Patience
+from roundelay.runtime.procs.memory.locks import Patience
 from roundelay.runtime.procs.memory.publish import prepare_publishing
 from support.cuts import lhotse_cuts
 from support.messages import received
@@ -230,7 +231,10 @@ def test_it_gives_what_the_source_gives(strategy: str) -> None:
         stream.set_epoch(0)
         assert list(stream) == epochs[0]
         loader: Any = DataLoader([*range(7)], batch_size=3)  # type: ignore[arg-type]
-        assert [batch.tolist() for batch in session.share(loader)] == [[0, 1, 2], [3, 4, 5], [6]]
+        shared = session.share(loader)
+        assert [batch.tolist() for batch in shared] == [[0, 1, 2], [3, 4, 5], [6]]
+        assert (shared.dataset, shared.batch_size) == (loader.dataset, 3)  # which toolkits ask a loader for
+        assert not hasattr(stream, "dataset")
         assert list(session.share([])) == []
 
 
@@ -398,3 +402,14 @@ def test_a_loaders_worker_cannot_share_out() -> None:
         )
         with pytest.raises(UserError, match=r"forked from it, a loader's worker .* session.share\(loader\)"):
             list(loader)
+
+
+def test_a_batch_of_ones_own_class_is_known_by_what_it_holds() -> None:
+    def graph(node: float, edge: int, name: str = "", **other: Any) -> SimpleNamespace:
+        arrays = {"x": torch.tensor([node, 1.0]), "edges": np.array([edge, 2])}
+        return SimpleNamespace(**arrays, id=name, **other)
+
+    known = batch_fingerprint([graph(1, 2), graph(3, 4)])
+    assert known == batch_fingerprint([graph(1, 2, loaded_at=0.1), graph(3, 4, loaded_at=0.2)])
+    others = [[graph(1, 2), graph(0, 4)], [graph(1, 2), graph(3, 0)], [graph(1, 2), graph(3, 4, "a")]]
+    assert len({known, *map(batch_fingerprint, others)}) == 1 + len(others)

@@ -16,7 +16,7 @@ import roundelay
 from roundelay.attached.stepping import scaled_rates
 from roundelay.core.errors import UserError
 from roundelay.strategies import make_strategy
-from support.small_loop import backward, batches, loss_of, network
+from support.small_loop import backward, batches, loss_of, network, network_by_sgd
 
 Loop = Callable[[nn.Sequential, list[torch.optim.Optimizer]], list[float]]
 
@@ -198,8 +198,7 @@ def test_the_loop_stays_as_it_is(
 def test_schedules_count_the_optimizer_s_steps(how: str, strategy: str) -> None:
     """Torch warns of a schedule that is stepped before its optimizer: not here, not even where a strategy's first
     update is nothing; and it goes on when the session is closed."""
-    model = network()
-    optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+    model, optimizer = network_by_sgd()
     schedule = torch.optim.lr_scheduler.StepLR(optimizer, 2) if how == "made before" else None
     session = roundelay.attach(model, optimizer, strategy)
     schedule = schedule or torch.optim.lr_scheduler.StepLR(optimizer, 2)
@@ -242,8 +241,7 @@ def test_what_a_parameter_is_may_be_asked_between_two_optimizers() -> None:
 
 def test_a_step_taken_twice_is_refused() -> None:
     """The loop has kept `optimizer.step()` and got a `session.step()` as well."""
-    model = network()
-    optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+    model, optimizer = network_by_sgd()
     for first, second in ((0, 1), (1, 0)):
         with roundelay.attach(model, optimizer) as session:
             steps = (optimizer.step, session.step)
@@ -258,8 +256,7 @@ def test_a_step_taken_twice_is_refused() -> None:
 
 def test_a_step_around_the_session_is_refused() -> None:
     """It would update a copy that nobody keeps."""
-    model = network()
-    optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+    model, optimizer = network_by_sgd()
     step = optimizer.step
     with roundelay.attach(model, optimizer):
         backward(model, *next(batches()))
@@ -413,9 +410,16 @@ def test_modules_of_torchscript_are_refused_and_values_given_by_functional_call_
         model[0] = torch.jit.trace(model[0], torch.zeros(1, 4))  # type: ignore[no-untyped-call]
     with pytest.raises(UserError, match=r"0 is of TorchScript .*attach the module that it was made from"):
         roundelay.attach(model, torch.optim.SGD(model.parameters(), lr=0.1))
-    model = network()
-    optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+    model, optimizer = network_by_sgd()
     x, _ = next(batches())
+    with roundelay.attach(model, optimizer) as session, warnings.catch_warnings(action="ignore"):
+        optimizer.step()
+        with pytest.raises(UserError, match=r"Script a copy, torch.jit.script\(copy.deepcopy\(module\)\)"):
+            torch.jit.script(model)
+        parts = torch.jit.script(copy.deepcopy(model)), torch.jit.trace(model, x)  # type: ignore[no-untyped-call]
+        assert session.wants_to_begin
+        for part in parts:
+            torch.testing.assert_close(part(x), model(x))
 
     def gradients() -> dict[str, Tensor]:
         values = {name: p.detach() for name, p in model.named_parameters()}
@@ -447,8 +451,7 @@ def test_parameters_without_a_shape_are_refused_until_they_have_one() -> None:
 
 
 def test_optimizers_that_cannot_be_are_refused() -> None:
-    model = network()
-    optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+    model, optimizer = network_by_sgd()
     with pytest.raises(UserError, match="needs an optimizer"):
         roundelay.attach(model, [])
     with pytest.raises(UserError, match="given twice"):
@@ -463,8 +466,7 @@ def test_optimizers_that_cannot_be_are_refused() -> None:
 
 def test_whatever_part_is_called_first_begins_a_step_before_hooks_that_came_later() -> None:
     """Ours rests while a step is under way, and is back at the next, in its place."""
-    model = network()
-    optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+    model, optimizer = network_by_sgd()
     seen, wants = list[bool](), list[bool]()
     x, inside = torch.randn(8, 4), torch.randn(8, 6)
     with roundelay.attach(model, optimizer, "dpsgd", order="cta") as session:
@@ -500,8 +502,7 @@ def test_learning_rates_are_larger_for_a_step_and_the_users_again_after_it() -> 
 
 
 def test_a_learning_rate_that_is_none_is_refused_where_it_is_to_be_larger() -> None:
-    model = network()
-    optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+    model, optimizer = network_by_sgd()
     optimizer.param_groups[0]["lr"] = None
     with pytest.raises(UserError, match=r"rank 0: SGD has a group whose lr is no number.*rate='as-is'"):
         roundelay.attach(model, optimizer, "adpsgd", rate="gain")

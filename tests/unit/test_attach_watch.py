@@ -1,6 +1,7 @@
 """A change of a module behind the session's back is taken over, or refused by name; what would average it twice is
 refused."""
 
+import copy
 import logging
 from collections.abc import Callable, Iterator
 from contextlib import nullcontext
@@ -15,7 +16,7 @@ import roundelay
 from roundelay.attached import steps
 from roundelay.attached.watch import CLOSE
 from roundelay.core.errors import UserError
-from support.small_loop import backward, batches, network
+from support.small_loop import backward, batches, network, network_by_sgd
 
 
 def train(
@@ -316,8 +317,7 @@ def test_a_module_that_is_sharded_while_it_is_attached_is_refused() -> None:
     from torch.distributed.device_mesh import init_device_mesh  # noqa: PLC0415
     from torch.distributed.fsdp import fully_shard  # noqa: PLC0415
 
-    model = network()
-    optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+    model, optimizer = network_by_sgd()
     session = roundelay.attach(model, optimizer)
     fully_shard(model, mesh=init_device_mesh("cpu", (1,)))
     with pytest.raises(UserError, match=r"fully_shard"):
@@ -344,3 +344,24 @@ def test_parameters_laid_out_anew_have_not_changed(caplog: pytest.LogCaptureFixt
     session.close()
     assert [p.tolist() for p in model.parameters()] == [p.tolist() for p in plain.parameters()]
     assert not caplog.records
+
+
+@pytest.mark.parametrize("changed", [True, False])
+def test_parameters_that_are_not_trained_and_that_the_loop_changes_are_named_once(
+    changed: bool, caplog: pytest.LogCaptureFixture
+) -> None:
+    """As an average of others within the module is, whose `.data` the loop assigns."""
+    model = network()
+    model.append(copy.deepcopy(model[0]).requires_grad_(False))
+    optimizer = torch.optim.SGD([p for p in model.parameters() if p.requires_grad], lr=0.1)
+    session = roundelay.attach(model, optimizer, "adpsgd")
+    average: Any = model[-1]
+    for _ in range(2):
+        session.meet()
+        assert not caplog.messages or changed
+        if changed:
+            average.weight.data = 0.9 * average.weight.data + 0.1 * model.get_parameter("0.weight").data
+    session.close()
+    said = [text for text in caplog.messages if "require no gradient and have changed" in text]
+    assert len(said) == changed
+    assert not changed or f"rank 0: parameters {len(model) - 1}.weight require" in said[0]

@@ -5,7 +5,7 @@ import torch
 
 from roundelay.core.errors import UserError
 from roundelay_speech.features.store import StoredPart
-from roundelay_speech.models.augment import AugmentConfig, SpecAugment
+from roundelay_speech.models.frontend import AugmentConfig, SpecAugment
 
 PARTS = (
     StoredPart("fmllr", 3, filterbank=False),

@@ -12,7 +12,7 @@ from roundelay.core.records import Exchanges, Record, RunStarted, Segment, of_ki
 from roundelay.job import Interrupt
 from roundelay.learner.quadratic import Quadratic
 from roundelay.schedule import Newbob
-from roundelay.simulation.measured import Measured, read_run
+from roundelay.simulation.scenario import Measured, read_run
 from roundelay.strategies import make_strategy
 from roundelay.training import train
 from roundelay_lab.calibrate import Costs, calibrate

@@ -6,7 +6,7 @@ import numpy as np
 
 from roundelay.core.streams import stream
 from roundelay_speech.features.store import FeatureStore, SpeakerStats
-from roundelay_speech.hmm.cepstra import CEPSTRA, LIFTER, all_cepstra, cepstral_matrix, deltas
+from roundelay_speech.hmm.gmm import CEPSTRA, LIFTER, all_cepstra, cepstral_matrix, deltas
 
 
 def test_transform_is_orthonormal_but_for_the_lifter() -> None:

@@ -8,12 +8,12 @@ import pytest
 
 from roundelay.core.errors import UserError
 from roundelay.core.streams import stream
+from roundelay_speech.data.arrays import Float32
 from roundelay_speech.decode.graphs.chain import ChainGraph, build_chain_graph
 from roundelay_speech.decode.graphs.graph import GraphConfig
-from roundelay_speech.decode.search import Float32, decode
-from roundelay_speech.lexicon.lexicon import Lexicon
-from roundelay_speech.lexicon.pronounced import CLOSING, OPENING, Said, expected_ngrams, ways_to_say
-from roundelay_speech.mmi.phone_ngram import PhoneNgram
+from roundelay_speech.decode.search import decode
+from roundelay_speech.lexicon.lexicon import CLOSING, OPENING, Lexicon, Said, expected_ngrams, ways_to_say
+from roundelay_speech.mmi.graphs import PhoneNgram
 from roundelay_speech.ngrams.estimate import estimate
 from roundelay_speech.ngrams.ngram import BEGIN, END, Arpa
 from roundelay_speech.units import Chain

@@ -190,6 +190,33 @@ def table_to_come(claim: Claim, folder: Path) -> list[Row]:
     raise AssertionError(claim.name)
 
 
+@pytest.mark.parametrize(
+    ("name", "seeds"),
+    [
+        ("stragglers", range(101, 111)),
+        ("spectral-gap", range(101, 111)),
+        ("rings", range(102, 105)),
+        ("ssgd-diverges", range(101, 104)),
+    ],
+)
+def test_other_seeds_are_as_many_and_all_else_is_the_same(name: str, seeds: range, tmp_path: Path) -> None:
+    """Counted from the first; where a rate is tuned the first one tunes, and those after it judge."""
+    claim = find_claim(name)
+    other = claim.with_seeds(101)
+    assert claim.experiment is not None
+    keys = claim.experiment.keys
+    had, found = table_to_come(claim, tmp_path), table_to_come(other, tmp_path)
+    assert {row["seed"] for row in found} == set(seeds)
+    assert {configuration(row, keys) for row in found} == {configuration(row, keys) for row in had}
+    assert len(found) == len(had)
+    assert other.definition != claim.definition  # so it never counts as the evidence
+
+
+def test_printed_numbers_have_no_seeds() -> None:
+    with pytest.raises(UserError, match="leave --first-seed out"):
+        find_claim("li-speedups").with_seeds(101)
+
+
 # Verdicts -------------------------------------------------------------------------------------------------------------
 
 

@@ -11,7 +11,7 @@ from torch import distributed
 from roundelay.runtime.procs.coordination.collectives import Collectives, DeviceMeans, NodeMeans
 from roundelay.runtime.procs.coordination.means import MemberLost
 from roundelay.runtime.procs.memory.arena import Arena, Layout, create_file
-from roundelay.runtime.procs.memory.patience import Patience
+from roundelay.runtime.procs.memory.locks import Patience
 from support.until import together, until
 
 

@@ -1,6 +1,7 @@
 """The command line: slips are named with what was meant, no number is taken that means nothing, all help is there."""
 
 import argparse
+import errno
 import json
 import os
 import re
@@ -8,6 +9,7 @@ import shlex
 import signal
 import subprocess
 import sys
+from contextlib import nullcontext
 from pathlib import Path
 
 import pytest
@@ -66,6 +68,10 @@ NUMBERS = {
         (["status", "x", "--watch", "nan"], "argument --watch: 'nan' is not a number above 0"),
         (["simulate", "--jitter", "-0.1"], "argument --jitter: '-0.1' is not a number of 0 or more"),
         (["prepare", "demo", "--max-bad-share", "1.5"], "'1.5' is not a number from 0 to 1"),
+        (["train", "kald", "--exp", "x"], "no recipe 'kald'. Did you mean kaldi? Give a YAML file"),
+        (["advise"], "advise has to know the machines: give a cluster's YAML file"),
+        (["train", "an4", "--exp", "x", "--set", "training.means=glo"], "training.means is 'glo': choose one of"),
+        (["align", "an4", "--set", "align.mono_passes=x"], "align.mono_passes is 'x': expected a whole number"),
     ],
 )
 def test_a_slip_is_named(words: list[str], named: str, capsys: pytest.CaptureFixture[str]) -> None:
@@ -210,11 +216,11 @@ def test_any_words(words: list[str]) -> None:
         (
             ["options"],
             "training.wire=auto  several hosts, codec of rows and gradients on the network where the strategy says "
-            "none; auto sends rows that no learner waits for as the link bears, and all else in fp32 "
+            "none; auto sends rows that no learner waits for by the speed of the link, and all else in fp32 "
             f"[{', '.join(('auto', *CODECS))}]",
         ),
         (["options", "an4_blstm"], "model.name=blstm"),
-        (["keys", "an4_blstm", "--quiet"], "model.name=blstm"),
+        (["options", "an4_blstm", "--quiet"], "model.name=blstm"),
         (["options", "demo"], "optimizer.momentum=0.9  momentum [number from 0 to below 1]"),
         ([], "topologies"),
     ],
@@ -239,21 +245,7 @@ def test_help_of_a_word(capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["help", "decode", "split"]) == 0
     assert "split: recognise this split" in capsys.readouterr().out
     assert main(["help", "prepare", "nix"]) == 2
-    assert "prepare knows no 'nix'" in capsys.readouterr().err
-
-
-@pytest.mark.parametrize(
-    ("words", "said"),
-    [
-        (["train", "kald", "--exp", "x"], "no recipe 'kald'. Did you mean kaldi? Give a YAML file"),
-        (["advise"], "advise has to know the machines: give a cluster's YAML file"),
-        (["train", "an4", "--exp", "x", "--set", "training.means=glo"], "training.means is 'glo': choose one of"),
-        (["align", "an4", "--set", "align.mono_passes=x"], "align.mono_passes is 'x': expected a whole number"),
-    ],
-)
-def test_what_is_said_before_torch_is_loaded(words: list[str], said: str, capsys: pytest.CaptureFixture[str]) -> None:
-    assert main(words) == 2
-    assert said in capsys.readouterr().err
+    assert "prepare has no word or option 'nix'" in capsys.readouterr().err
 
 
 @pytest.mark.parametrize("shell", ["bash", "zsh"])
@@ -263,6 +255,21 @@ def test_completion(shell: str, capsys: pytest.CaptureFixture[str]) -> None:
     out = capsys.readouterr().out
     assert "--strategy" in out
     assert "export-alignment" in out
+
+
+@pytest.mark.parametrize(("number", "mendable"), [(errno.EROFS, True), (errno.ENOSPC, True), (errno.EBADF, False)])
+def test_a_folder_that_cannot_be_written_is_named(
+    number: int, mendable: bool, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """In any command; other errors of the system are defects, with a traceback."""
+
+    def run(options: argparse.Namespace) -> None:
+        raise OSError(number, os.strerror(number), "exp/mine/graphs")
+
+    monkeypatch.setattr("roundelay.commands.lists._list", run)
+    with nullcontext() if mendable else pytest.raises(OSError, match="Bad file"):
+        assert main(["list", "strategies"]) == 2
+        assert capsys.readouterr().err.startswith(f"roundelay: exp/mine/graphs: {os.strerror(number)}. Mend that")
 
 
 OLD_RUN = Path(__file__).parents[1] / "data" / "version_0_1" / "speech" / "exp" / "finished"
@@ -289,7 +296,7 @@ def test_a_command_without_standard_output_ends_as_ever() -> None:
     assert (done.returncode, done.stderr) == (0, b"")
 
 
-SLIPS = (
+NOT_THERE = (
     "decode nothere",
     "pack nothere:2 --out new",
     "transcribe nothere x.wav",
@@ -311,20 +318,62 @@ SLIPS = (
     "train nothere --exp new",
     "align nothere",
 )
+SLIPS = (
+    "train demmo --exp x",
+    "train demo --exp x training.minibach=3",
+    "train demo --exp x --strategy sdg",
+    "train demo --exp x --strategy bmuf,periode=3",
+    "train demo --exp x --strategy adpsgd:square",
+    "train demo --exp x training.minibatch=many",
+    "train demo --learners 0 --exp x",
+    "align demo align.tide_states=3",
+    "compare demo --strategies sdg",
+    "compare demo --strategies ssgd training.minibach=3",
+    "simulate --strategy sdg",
+    "simulate --learners 0",
+    "simulate --stability 0",
+    "decode . --set decode.beem=3",
+    "trian demo",
+    "train demo --stratgy adpsgd",
+    "list options demmo",
+    "doctor --hosts x",
+    "doctor --listen 127.0.0.1:0",
+    "advise",
+)
 
 
-def test_what_is_not_there_is_named_before_torch_is_loaded(tmp_path: Path) -> None:
+def test_slips_are_named_before_torch_is_loaded(tmp_path: Path) -> None:
     """It takes ten times as long to load as the rest."""
-    script = (
-        f"import sys\nfrom roundelay.cli import main\nfor words in {SLIPS!r}:\n    assert main(words.split()) == 2\n"
-    )
-    script += "assert main(['advise']) == 2\nassert 'torch' not in sys.modules\n"
-    command = [sys.executable, "-c", script]
+    (tmp_path / "recipe.yaml").write_text("name: x\ncorpus: data\nalignment: ali\n")
+    script = "import sys\nfrom roundelay.cli import main\n"
+    script += f"for words in {NOT_THERE + SLIPS!r}:\n    assert main(words.split()) == 2, words\n"
+    command = [sys.executable, "-c", f"{script}assert 'torch' not in sys.modules\n"]
     done = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, timeout=100, check=False)
     assert done.returncode == 0, done.stderr
     said = "".join(done.stderr.split()).split("roundelay:")
     named = [line for line in said if line.startswith(("nothere", "norecipe'nothere'"))]
-    assert len(named) == len(SLIPS), done.stderr
+    assert len(named) == len(NOT_THERE), done.stderr
+
+
+NO_TORCH = f"""
+import sys
+def loaded(*names): return [name for name in names if name in sys.modules]
+import roundelay
+roundelay.rank()
+assert not hasattr(roundelay, "detach")
+import roundelay.reports
+assert not loaded("torch", "numpy"), "reports"
+from roundelay.cli import main
+main(["status", {str(OLD_RUN)!r}])
+assert not loaded("torch"), "status"
+import roundelay_speech.api.serving, roundelay_speech.transcription.serving.serve
+assert not loaded("torch"), "a server, which begins and ends at once; its memory is its processes'"
+"""
+
+
+def test_what_does_not_compute_loads_no_torch() -> None:
+    done = subprocess.run([sys.executable, "-c", NO_TORCH], capture_output=True, text=True, timeout=100, check=False)
+    assert done.returncode == 0, done.stderr
 
 
 def test_torch_is_imported_without_garbage_collection(tmp_path: Path) -> None:

@@ -2,26 +2,18 @@
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from pathlib import Path
 
 import pytest
 
 from roundelay.algorithms.local_update import LocalOptimizer, Sgd
 from roundelay.algorithms.torch_optimizer import TorchOptimizer
-from roundelay.core.configure import build, override, plain, read_yaml
+from roundelay.core.configure import build, override, plain
 from roundelay.core.errors import UserError
 from roundelay.schedule import Anneal
 from roundelay_speech.recipes.known import known_recipes
 from roundelay_speech.recipes.recipe import Recipe, complete, load_recipe
 
 MINIMAL = {"name": "x", "corpus": "data", "alignment": "ali"}
-
-
-@pytest.mark.parametrize("name", known_recipes())
-def test_packaged_recipes_load_and_round_trip(name: str) -> None:
-    recipe = load_recipe(name)
-    assert recipe.name == name
-    assert build(Recipe, plain(recipe)) == recipe
 
 
 @pytest.mark.parametrize(
@@ -120,13 +112,6 @@ def test_numbers_with_an_exponent_are_numbers() -> None:
     mapping = dict(MINIMAL)
     override(mapping, "schedule.learning_rate=1e-3")
     assert build(Recipe, mapping).schedule.learning_rate == 1e-3
-
-
-def test_a_file_that_is_not_yaml_is_named_with_its_line(tmp_path: Path) -> None:
-    path = tmp_path / "broken.yaml"
-    path.write_text("name: [1\nb: 2\n")
-    with pytest.raises(UserError, match=r"broken\.yaml: not valid YAML.*line 2"):
-        read_yaml(path)
 
 
 def test_an_unknown_recipe_lists_the_known_ones() -> None:

@@ -17,8 +17,8 @@ from roundelay.core.streams import stream
 from roundelay_speech.audio.reading import read_audio
 from roundelay_speech.audio.speed import resampled
 from roundelay_speech.corpus.build import change_features
-from roundelay_speech.corpus.cleaned import read_changes
 from roundelay_speech.corpus.options import PrepareOptions
+from roundelay_speech.corpus.words import read_changes
 from roundelay_speech.lexicon.cleaning import Change, Cleaner
 from roundelay_speech.lexicon.lexicon import Lexicon, NearWords, bare
 from roundelay_speech.prepared import Corpus, load_corpus
@@ -205,7 +205,7 @@ def test_case_and_punctuation_are_named_under_every_policy(source: Path) -> None
     assert "no. (1 x, first in a-1; the lexicon has NO)" in message
     assert "--clean-transcripts" in message
     (remark,) = prepare(source, on_missing_words="skip", max_bad_share=1.0).remarks
-    assert "3 words of the transcripts differ from words of the dictionary by case or punctuation alone" in remark
+    assert "3 words of the transcripts differ from words of the dictionary by case, punctuation or" in remark
     corpus = prepare(source, clean_transcripts=True)
     assert [u.text for u in corpus.splits["train"]] == ["YES NO", "GO", "NO NO", "YES"]
     assert corpus.remarks == []
@@ -297,6 +297,12 @@ def test_near_words() -> None:
     assert near.get("'don't'") == "DON'T"
     assert near.get("because") is None
     assert near.in_case("maybe") == "MAYBE"
+    composed, in_two = "Café", "cafe\u0301"  # what a Mac may write looks the same
+    for has, other in ((composed, in_two), (in_two, composed)):
+        lexicon = Lexicon({has: (("K",),)})
+        assert NearWords(lexicon).get(f"{other},") == has
+        cleaned = Cleaner(lexicon)(other)
+        assert (cleaned.words, [change.kind for change in cleaned.changes]) == ([has], ["characters"])
     assert bare("...") == ""
 
 

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 import pytest
 
 from roundelay.core.errors import UserError
-from roundelay.runtime.hosts.exchange.cpu_budget import MOST_SECONDS, CpuBudget, idle_seconds
+from roundelay.runtime.hosts.exchange.client import MOST_SECONDS, CpuBudget, idle_seconds
 from roundelay_speech.recipes.recipe import Training
 
 

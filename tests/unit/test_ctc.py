@@ -9,6 +9,7 @@ import pytest
 
 from roundelay.core.errors import UserError
 from roundelay.core.streams import stream
+from roundelay_speech.data.arrays import Float32
 from roundelay_speech.decode.graphs.ctc import (
     CtcGraph,
     build_ctc_graph,
@@ -19,9 +20,8 @@ from roundelay_speech.decode.graphs.ctc import (
 from roundelay_speech.decode.graphs.graph import GraphConfig, load_graph, save_graph
 from roundelay_speech.decode.graphs.hmm import HmmGraph
 from roundelay_speech.decode.graphs.making import GraphJob, LanguageOptions
-from roundelay_speech.decode.parallel import Search
-from roundelay_speech.decode.prefixes import SpelledWords, most_probable
-from roundelay_speech.decode.search import Float32, decode
+from roundelay_speech.decode.parallel import Search, SpelledWords, most_probable
+from roundelay_speech.decode.search import decode
 from roundelay_speech.lexicon.lexicon import Lexicon
 from roundelay_speech.ngrams.estimate import estimate
 from roundelay_speech.ngrams.ngram import BEGIN, END, Arpa

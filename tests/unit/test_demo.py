@@ -16,8 +16,17 @@ from roundelay.core.errors import UserError
 from roundelay.core.progress import Silent
 from roundelay.core.streams import stream
 from roundelay_speech.corpus.demo import make as demo_module
-from roundelay_speech.corpus.demo.make import DemoSize, coloured_noise, prepare_demo, resample
-from roundelay_speech.corpus.demo.script import GRAMMAR, LEXICON, SPEAKERS, Speaker, sentence
+from roundelay_speech.corpus.demo.make import (
+    GRAMMAR,
+    LEXICON,
+    SPEAKERS,
+    DemoSize,
+    Speaker,
+    coloured_noise,
+    prepare_demo,
+    resample,
+    sentence,
+)
 from roundelay_speech.lexicon.lexicon import parse_lexicon
 from roundelay_speech.prepared import Corpus, load_corpus
 

@@ -7,10 +7,11 @@ import numpy as np
 import pytest
 
 from roundelay.core.errors import UserError
-from roundelay_speech.audio.distortion import Samples, distorted, with_distortions
+from roundelay_speech.audio.distortion import distorted, with_distortions
 from roundelay_speech.audio.reading import read_audio
 from roundelay_speech.audio.speed import perturbed
 from roundelay_speech.corpus.folds import _original
+from roundelay_speech.data.arrays import Samples
 from roundelay_speech.data.manifest import DISTORTIONS, Utterance, read_manifest, write_manifest
 from support.features import compute, some_utterances
 

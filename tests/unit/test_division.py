@@ -6,7 +6,7 @@ from hypothesis import strategies as st
 
 from roundelay.core.epochs import EpochPlan
 from roundelay.core.errors import UserError
-from roundelay.runtime.hosts.control.division import Division, HostShards, disagreement, shares_of
+from roundelay.runtime.hosts.control.leases import Division, HostShards, disagreement, shares_of
 
 FRAMES = st.lists(st.integers(1, 1000), min_size=1, max_size=6)
 
@@ -75,12 +75,12 @@ def test_hosts_with_the_same_shards_are_not_divided() -> None:
     [
         ((1, 2), (1, -1), ""),
         ((), (), ""),
-        ((), (1, 2), "not in shards here and in 2 shards there"),
-        ((1, 2, 3), (1, 2), "in 3 shards here and in 2 shards there"),
-        ((1, 2, -1), (-1, 5, 6), "shard 1 has 2 labelled frames here and 5 there"),
+        ((), (1, 2), "not in shards on one and in 2 shards on another"),
+        ((1, 2, 3), (1, 2), "in 3 shards on one and in 2 shards on another"),
+        ((1, 2, -1), (-1, 5, 6), "shard 1 has 2 labelled frames on one and 5 on another"),
     ],
 )
 def test_hosts_that_disagree_say_in_what(ours: tuple[int, ...], theirs: tuple[int, ...], message: str) -> None:
-    found = disagreement(ours, theirs)
+    found = disagreement(ours, theirs, "one", "another")
     assert message in found
     assert bool(found) == bool(message)

@@ -5,24 +5,25 @@ import os
 import resource
 import subprocess
 import sys
-import threading
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 
 import pytest
+import torch
 
 from roundelay.cli import main
 from roundelay.core.cores import Quota
 from roundelay.core.errors import UserError
 from roundelay.runtime.doctor import host
-from roundelay.runtime.doctor.consult import go_round, meet, table
+from roundelay.runtime.doctor.consult import HELLO, VisitServer, go_round, meet, table
 from roundelay.runtime.doctor.findings import DoctorReport, Finding, Verdict, Way, differences, judge
 from roundelay.runtime.doctor.host import Asked, examine
-from roundelay.runtime.doctor.visits import HELLO, VisitServer
 from roundelay.runtime.hosts.transport.relay import BehindRelay
 from roundelay.runtime.hosts.transport.wire import USUAL_LINKS, Link
 from roundelay.runtime.launch.world import World, read_by_hand
 from roundelay.runtime.messages import read
+from support.until import together
 
 SECRET = b"a secret of the run's own"
 ASKED = Asked(learners=1, parameters=1000, address="127.0.0.1", hosts=2, secret=True)
@@ -52,6 +53,25 @@ def test_too_little_of_everything_is_named_with_what_to_do(tmp_path: Path, monke
     assert found["cores"].change.startswith("Start at most")
     assert found["disk"].verdict is Verdict.NOTE
     assert "up to 16128 needed" in found["open files"].found
+
+
+@pytest.mark.parametrize(("learners", "served"), [(2, False), (2, True), (1, False)])
+def test_learners_that_take_turns_on_a_gpu_are_told_of_a_service(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, learners: int, served: bool
+) -> None:
+    monkeypatch.setenv("CUDA_MPS_PIPE_DIRECTORY", str(tmp_path))
+    if served:
+        (tmp_path / "control").touch()
+    for name, found in (
+        ("is_available", True),
+        ("device_count", 1),
+        ("get_device_name", "G"),
+        ("mem_get_info", (1e12, 1e12)),
+    ):
+        monkeypatch.setattr(torch.cuda, name, lambda *_, found=found: found)
+    monkeypatch.setattr(torch.distributed, "is_nccl_available", lambda: False)
+    said = by_about([*host.gpus(Asked(learners=learners, folder=tmp_path))])
+    assert ("GPU sharing" in said) == (learners > 1 and not served)
 
 
 def test_limits_of_the_shell_are_seen(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -231,11 +251,7 @@ def test_hosts_started_alike_meet_at_the_master_and_who_is_missing_is_named() ->
             world_here, (first, first + 1), ("127.0.0.1", at), SECRET, ASKED, 4 if first == 0 else 60, said.append
         )
 
-    threads = [threading.Thread(target=come, args=arguments) for arguments in ((0, master), (2, 0))]
-    for thread in threads:
-        thread.start()
-    for thread in threads:
-        thread.join()
+    together(partial(come, 0, master), partial(come, 2, 0))
     report = results[0]
     assert report is not None
     assert results[2] is None

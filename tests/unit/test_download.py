@@ -17,8 +17,7 @@ from roundelay.core.errors import UserError
 from roundelay.core.progress import Silent
 from roundelay.core.streams import stream
 from roundelay_speech.corpus import download as module
-from roundelay_speech.corpus.download import Remote, fetch
-from roundelay_speech.corpus.free import Wanted, extract
+from roundelay_speech.corpus.download import Remote, Wanted, extract, fetch
 from roundelay_speech.corpus.readers import READERS
 from roundelay_speech.corpus.readers.librispeech import DOWNLOADED_PARTS
 from support.odd_server import Answer, OddServer, odd_server, ranged, refusing, stalled, truncated, whole

@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from roundelay_speech.corpus.cleaned import written_so
+from roundelay_speech.corpus.words import written_so
 from roundelay_speech.data.manifest import Utterance
 from roundelay_speech.lexicon.lexicon import Lexicon
 from roundelay_speech.packed import transcripts

@@ -9,10 +9,9 @@ import pytest
 from roundelay.cli import main
 from roundelay.core.errors import UserError
 from roundelay.core.progress import Silent
-from roundelay_speech.corpus.formats.export import export_kaldi, export_lhotse
-from roundelay_speech.corpus.formats.lhotse_writing import write_part
-from roundelay_speech.kaldi_io.archive import read_matrix
+from roundelay_speech.corpus.formats.export import export_kaldi, export_lhotse, write_part
 from roundelay_speech.kaldi_io.locations import read_scp
+from roundelay_speech.kaldi_io.objects import read_matrix
 from roundelay_speech.prepared import load_corpus
 from support.corpora import kaldi_corpus
 

@@ -15,8 +15,7 @@ from roundelay.core.errors import UserError
 from roundelay_speech.decode.graphs.ctc import build_ctc_graph
 from roundelay_speech.decode.graphs.graph import Graph
 from roundelay_speech.decode.search import decode
-from roundelay_speech.exporting.sherpa import search_graph, sherpa_ctc
-from roundelay_speech.exporting.sherpa_streaming import SherpaChunks
+from roundelay_speech.exporting.sherpa import SherpaChunks, search_graph, sherpa_ctc
 from roundelay_speech.exporting.utterance import CombinedScores, UtteranceScores, combined_scores, utterance_scores
 from roundelay_speech.exporting.writing import (
     DESCRIPTION,

@@ -11,8 +11,7 @@ import torch
 
 from roundelay.core.errors import UserError
 from roundelay.core.streams import stream
-from roundelay_speech.exporting.kaldi.networks import INPUT, Seen, add_scores, reach_of
-from roundelay_speech.exporting.kaldi.nnet3 import Network
+from roundelay_speech.exporting.kaldi.nnet3 import INPUT, Network, Seen, add_scores, reach_of
 from roundelay_speech.exporting.kaldi.writing import global_statistics, save_model
 from roundelay_speech.exporting.utterance import utterance_scores
 from roundelay_speech.features.store import StoredPart
@@ -24,7 +23,7 @@ from roundelay_speech.hmm.formats.kaldi_model import (
     TableMap,
     read_transition_model,
 )
-from roundelay_speech.hmm.formats.to_kaldi import export_transition_model, export_tree
+from roundelay_speech.hmm.formats.kaldi_tying import export_transition_model, export_tree
 from roundelay_speech.hmm.tree import LEFT, OWN, RIGHT, DecisionTree, Leaf, Split, untied
 from roundelay_speech.models.dnn import DnnConfig
 from roundelay_speech.models.network import AcousticNetwork

@@ -17,7 +17,7 @@ from roundelay_speech.features.compute import AudioFolder, compute_features
 from roundelay_speech.features.fbank import fbank
 from roundelay_speech.features.parts import External, FeatureConfig, Filterbank
 from roundelay_speech.features.store import FeatureStore
-from roundelay_speech.kaldi_io.writing import write_archive
+from roundelay_speech.kaldi_io.objects import write_archive
 from support.corpora import RATE
 from support.features import CONFIG, some_utterances
 

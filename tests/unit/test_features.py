@@ -119,7 +119,7 @@ def test_all_bad_utterances_are_named(tmp_path: Path, some: list[Utterance]) -> 
     assert "s1-short: " in message
     assert "24 ms are shorter than one frame of 25 ms" in message
     assert "s1-loud: " in message
-    assert "the features of frame 23 are NaN or infinite" in message
+    assert "holds samples up to 1e+30" in message
     store, left_out = compute_features(
         bad, tmp_path / "f", CONFIG, Silent(), audio=AudioFolder(tmp_path), on_bad="skip"
     )

@@ -10,19 +10,19 @@ import pytest
 
 from roundelay.core.errors import UserError
 from roundelay.core.progress import Silent
-from roundelay_speech.decode.search import Float32
+from roundelay_speech.data.arrays import Float32
 from roundelay_speech.features.store import FeatureStore
 from roundelay_speech.hmm.alignment import FIT_FILE, LOG, TREE, Alignment, AlignSummary
-from roundelay_speech.hmm.flat_start import AlignConfig, train_alignments
+from roundelay_speech.hmm.flat_start import AlignConfig, Unfinished, kept_in, train_alignments
 from roundelay_speech.hmm.gmm import load_mixtures
-from roundelay_speech.hmm.realign import (
+from roundelay_speech.hmm.task import (
     ModelScores,
     RealignConfig,
+    Task,
     realign,
+    scratch_folder,
 )
-from roundelay_speech.hmm.task import Task, scratch_folder
 from roundelay_speech.hmm.tree import windows
-from roundelay_speech.hmm.unfinished import Unfinished, kept_in
 from roundelay_speech.prepared import Corpus
 from support.damage import forget_checksums
 from support.said import Said

@@ -11,8 +11,7 @@ from roundelay.core.errors import UserError
 from roundelay.learner.module import ModuleLearner
 from roundelay_speech.features.store import StoredPart
 from roundelay_speech.models import BlstmConfig, CldnnConfig, ConformerConfig, DnnConfig, make_network
-from roundelay_speech.models.augment import AugmentConfig, SpecAugment
-from roundelay_speech.models.frontend import Frontend, FrontendConfig
+from roundelay_speech.models.frontend import AugmentConfig, Frontend, FrontendConfig, SpecAugment
 from support.toy_models import TINY, toy
 
 PUBLISHED = (

@@ -26,7 +26,7 @@ def program() -> ModuleType:
 
 
 def options(out: Path, **others: object) -> argparse.Namespace:
-    usual = {"out": out, "device": "cpu", "only": None, "again": False, "seconds": 1e9, "data": []}
+    usual = {"out": out, "device": "cpu", "only": None, "again": False, "seconds": 1e9}
     return argparse.Namespace(**usual | others)
 
 
@@ -61,8 +61,8 @@ def test_a_step_that_fails_or_hangs_does_not_stop_the_others(
     assert json.loads((tmp_path / "out" / "steps.json").read_text()) == state
 
 
-def test_no_step_begins_when_time_is_over_or_data_are_missing(program: ModuleType, tmp_path: Path) -> None:
-    steps = [program.Step("data", ("-c", "", "{data}"), 60), program.Step("other", ("-c", ""), 60)]
+def test_no_step_begins_when_time_is_over(program: ModuleType, tmp_path: Path) -> None:
+    steps = [program.Step("one", ("-c", ""), 60), program.Step("other", ("-c", ""), 60)]
     assert program.go_through(steps, options(tmp_path, seconds=5.0)) == {}
     assert program.go_through(steps, options(tmp_path, only=["oth"])).keys() == {"other"}
 

@@ -9,8 +9,8 @@ from roundelay.core.configure import plain
 from roundelay.core.errors import UserError
 from roundelay.grids.axes import GridAxis, is_override, read_axes
 from roundelay.grids.grid import Contenders, Grid
-from roundelay_speech.grids.cells import recipe_of
 from roundelay_speech.grids.grid import plan
+from roundelay_speech.grids.running import recipe_of
 
 RECIPE = {
     "name": "toy",
@@ -186,12 +186,6 @@ def test_an_axis_may_be_the_minibatch_of_every_learner(recipe: str) -> None:
     assert grid.about_minibatch == "64 or 128 frames for every learner"
 
 
-def test_a_value_given_twice_is_one_value(recipe: str) -> None:
-    grid = plan(recipe, ["training.minibatch=512,512"], Contenders(["ssgd"], [2], 1))
-    assert [recipe_of(cell).training.minibatch for cell in grid.cells] == [512, 512]
-    assert names(grid) == names(plan(recipe, ["training.minibatch=512"], Contenders(["ssgd"], [2], 1)))
-
-
 @pytest.mark.parametrize(
     ("given", "tune", "strategies", "said"),
     [
@@ -209,6 +203,7 @@ def test_a_value_given_twice_is_one_value(recipe: str) -> None:
         ([], ["strategy.period=5,5"], ["bmuf"], "several different values.*strategy.period=VALUE,VALUE"),
         ([], ["schedule.learning_rat=0.1,0.2"], ["ssgd"], "did you mean learning_rate"),
         ([], ["training.seed=1,2"], ["ssgd"], "--seeds"),
+        (["training.seed=1,2"], [], ["ssgd"], "--seeds"),
     ],
 )
 def test_what_is_no_axis_is_named(

@@ -4,6 +4,7 @@ import socket
 import struct
 import threading
 from contextlib import suppress
+from functools import partial
 
 import numpy as np
 import pytest
@@ -13,7 +14,7 @@ from roundelay.runtime.hosts.transport.handshake import ANSWER, GREETING, PROTOC
 from roundelay.runtime.hosts.transport.wire import Link, LinkOptions, LinkTimeout, UnknownPeer
 from support.links import HERE, SECRET, drain, listening, pump, raw, still_open_to_ours
 from support.relay import relay
-from support.until import until
+from support.until import meanwhile, until
 
 
 def test_a_wrong_secret_opens_nothing() -> None:
@@ -38,11 +39,8 @@ def test_whoever_listens_must_prove_itself_too() -> None:
             heard.append(drain(connection))
             connection.close()
 
-        thread = threading.Thread(target=pretend)
-        thread.start()
-        with pytest.raises(UnknownPeer, match="does not know the run's secret"):
+        with meanwhile(pretend), pytest.raises(UnknownPeer, match="does not know the run's secret"):
             Link.connect(impostor.getsockname(), SECRET, {"host": 1}, 60.0)
-        thread.join()
         assert heard == [b""]
 
 
@@ -131,11 +129,8 @@ def test_who_asks_for_less_than_the_secret_allows_is_noticed() -> None:
             for end in (ours, theirs):
                 end.close()
 
-        thread = threading.Thread(target=relay)
-        thread.start()
-        with pytest.raises(UnknownPeer):
+        with meanwhile(relay), pytest.raises(UnknownPeer):
             Link.connect(tap.getsockname(), SECRET, {}, 60.0, LinkOptions(False))
-        thread.join()
         until(lambda: listener.rejected.strangers == 1)
         assert listener.accept(0.0) is None
 
@@ -150,13 +145,9 @@ def test_another_version_is_called_that(version: int) -> None:
             drain(connection)
             connection.close()
 
-        thread = threading.Thread(target=speak)
-        thread.start()
-        with pytest.raises(
-            UnknownPeer, match=f"speaks version {version} .* this host version {PROTOCOL_VERSION}: install the same"
-        ):
+        wanted = f"speaks version {version} .* this host version {PROTOCOL_VERSION}: install the same"
+        with meanwhile(speak), pytest.raises(UnknownPeer, match=wanted):
             Link.connect(other.getsockname(), SECRET, {}, 60.0)
-        thread.join()
     with listening() as listener:
         stranger = raw(listener)
         stranger.sendall(struct.pack("!4sB", b"RNDL", version) + bytes(64))
@@ -193,21 +184,17 @@ def test_who_is_sent_away_by_a_crowd_comes_back_and_is_not_called_a_stranger() -
                     ours.close()
                     continue
                 theirs = raw(listener)
-                back = threading.Thread(target=pump, args=(theirs, ours, bytearray()))
-                back.start()
-                pump(ours, theirs, bytearray())
-                back.join()
+                with meanwhile(partial(pump, theirs, ours, bytearray())):
+                    pump(ours, theirs, bytearray())
                 ours.close()
                 theirs.close()
 
-        thread = threading.Thread(target=stand)
-        thread.start()
-        near = Link.connect(front.getsockname(), SECRET, {}, 60.0)
-        far = listener.accept(60.0)
-        assert far is not None
-        near.close()
-        far.close()
-        thread.join()
+        with meanwhile(stand):
+            near = Link.connect(front.getsockname(), SECRET, {}, 60.0)
+            far = listener.accept(60.0)
+            assert far is not None
+            near.close()
+            far.close()
         assert met == [0, 1, 2, 3]
 
 
@@ -221,12 +208,10 @@ def test_who_is_always_sent_away_hears_so_and_not_of_a_wrong_secret() -> None:
                 with suppress(TimeoutError):
                     front.accept()[0].close()
 
-        thread = threading.Thread(target=stand)
-        thread.start()
-        with pytest.raises(LinkTimeout, match=r"nobody answers at .* within 0\.3 s \(.*(closed|broken)"):
-            Link.connect(front.getsockname(), SECRET, {}, 0.3)
-        over.set()
-        thread.join()
+        with meanwhile(stand):
+            with pytest.raises(LinkTimeout, match=r"nobody answers at .* within 0\.3 s \(.*(closed|broken)"):
+                Link.connect(front.getsockname(), SECRET, {}, 0.3)
+            over.set()
 
 
 def test_a_crowd_from_one_address_keeps_nobody_else_out(monkeypatch: pytest.MonkeyPatch) -> None:

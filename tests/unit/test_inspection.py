@@ -151,6 +151,9 @@ def test_audio_that_cannot_be_read_stops_nothing_else(source: Path) -> None:
         ("warning", "silent", "test", ("g-1",)),
     ]
     assert main(["inspect", str(source)]) == 2
+    elsewhere = inspect(source, root=source.parent)  # nothing of any split is found
+    assert [f.split for f in elsewhere.findings if f.kind == "unusable"] == ["train", "dev", "test"]
+    assert f"begin at {source.parent}, or at `--root DIR`" in elsewhere.findings[0].proposal
 
 
 def test_audio_of_test_is_in_train_under_another_name_and_format(source: Path) -> None:
@@ -262,6 +265,9 @@ def test_women_and_men(source: Path) -> None:
     what = [f.what for f in found]
     assert "train: 0% of the speech is by women (0 of 4 speakers): expect more errors with them" in what
     assert "test: none of the speech is by men: its error rates say nothing of them" in what
+    write_lines(source / "train" / "spk2gender", {"a": "m", "b": "w", "c": "f"})
+    (unknown,) = (f for f in inspect(source).findings if f.kind == "balance" and not f.split)
+    assert unknown.what.startswith("whether 2 of 8 speakers are women or men is not known (b, d)")
 
 
 def test_a_rare_kind_of_voice_and_few_speakers_are_measured_by_folds(source: Path) -> None:

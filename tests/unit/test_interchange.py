@@ -14,13 +14,12 @@ from roundelay_speech.features.store import FeatureStore
 from roundelay_speech.hmm.alignment import Alignment, AlignSummary, silence_share, write_alignment
 from roundelay_speech.hmm.formats.export import export_kaldi, export_textgrids, phone_bounds, word_spans
 from roundelay_speech.hmm.formats.from_kaldi import KaldiAlignment, import_kaldi
-from roundelay_speech.hmm.formats.from_textgrid import at_least, import_textgrids
 from roundelay_speech.hmm.formats.interchange import ImportConfig
-from roundelay_speech.hmm.formats.kaldi_phones import match_phones
-from roundelay_speech.hmm.formats.textgrid import Interval, TextGrid, Tier, write_textgrid
+from roundelay_speech.hmm.formats.kaldi_tying import match_phones
+from roundelay_speech.hmm.formats.textgrid import Interval, TextGrid, Tier, at_least, import_textgrids, write_textgrid
 from roundelay_speech.hmm.topology import SILENCE, STATES
 from roundelay_speech.hmm.tree import DecisionTree, Leaf, Split, untied, windows
-from roundelay_speech.kaldi_io.archive import read_int_vectors
+from roundelay_speech.kaldi_io.objects import read_int_vectors
 from roundelay_speech.prepared import Corpus
 from support import kaldi_files
 from support.kaldi_files import FIVE, THREE, Tree
@@ -153,7 +152,7 @@ def positioned(phone: int, place: int, last: int) -> int:
 
 
 def kaldi_folder(
-    folder: Path, truth: Truth, tells_positions: bool = False, binary: bool = True, text_vectors: bool = False
+    folder: Path, truth: Truth, tells_positions: bool = False, text_vectors: bool = False
 ) -> dict[int, int]:
     """A Kaldi alignment directory of the truth: monophones as pdfs, but that silence has five; returns the pdf of ours
     for each of Kaldi's."""
@@ -178,8 +177,8 @@ def kaldi_folder(
             entries += [own] * 4
     spoken = [number for name, number in IDS.items() if name[0] not in "<#S" or name[:2] == "S_"]
     topology = [([1, 2], FIVE), (spoken, THREE)]
-    kaldi_files.write_tree(folder / "tree", 1, 0, ("T", 0, entries), binary)
-    kaldi_files.write_model(folder / "final.mdl", topology, sorted(triples), binary)
+    kaldi_files.write_tree(folder / "tree", 1, 0, ("T", 0, entries))
+    kaldi_files.write_model(folder / "final.mdl", topology, sorted(triples))
     first, at = {}, 1
     for p, s, _ in sorted(triples):
         first[p, s] = at
@@ -202,12 +201,12 @@ def kaldi_folder(
     return ours
 
 
-@pytest.mark.parametrize("binary", [True, False])
+@pytest.mark.parametrize("text_vectors", [True, False])
 def test_positions_are_dropped_and_silence_has_three_states(
-    tmp_path: Path, toy: tuple[Corpus, FeatureStore, Truth], binary: bool
+    tmp_path: Path, toy: tuple[Corpus, FeatureStore, Truth], text_vectors: bool
 ) -> None:
     corpus, store, truth = toy
-    kaldi_folder(tmp_path / "kaldi", truth, binary=binary, text_vectors=not binary)
+    kaldi_folder(tmp_path / "kaldi", truth, text_vectors=text_vectors)
     summary = import_kaldi(
         corpus, store, KaldiAlignment((tmp_path / "kaldi",)), ImportConfig(), tmp_path / "ali", Silent()
     )

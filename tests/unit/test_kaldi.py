@@ -7,8 +7,8 @@ import pytest
 from hypothesis import given, settings
 
 from roundelay.core.errors import UserError
+from roundelay_speech.corpus.formats.export import write_data_dir
 from roundelay_speech.corpus.formats.kaldi import read_data_dir_by
-from roundelay_speech.corpus.formats.kaldi_writing import write_data_dir
 from roundelay_speech.data.manifest import Utterance
 from support.corpora import (
     RATE,
@@ -123,6 +123,7 @@ def test_missing_files_and_folders(tmp_path: Path) -> None:
     with pytest.raises(UserError) as error:
         read_data_dir(corpus / "train", corpus)
     assert "utt2spk: no such file" in str(error.value)
+    assert "It has a line `UTTERANCE SPEAKER` for each" in str(error.value)
     assert "wav.scp: is empty" in str(error.value)
 
 

@@ -10,7 +10,7 @@ from roundelay_speech.lexicon.cleaning import Cleaner
 from roundelay_speech.lexicon.lexicon import Lexicon
 from roundelay_speech.scoring.formats.ctm import TimedWord
 from roundelay_speech.transcription.inputs import Recording
-from roundelay_speech.transcription.kept import TranscriptFolder
+from roundelay_speech.transcription.many import TranscriptFolder
 from roundelay_speech.transcription.scoring import check_reference, references, scored
 from roundelay_speech.transcription.transcript import ChannelTranscript, Segment
 
@@ -89,6 +89,8 @@ def test_scores(tmp_path: Path) -> None:
         errors = scored(tmp_path / name, {"a": "GO TO", "x/b": "STOP"})[0].score.errors
         assert (errors.ref, errors.del_, errors.ins, errors.sub) == (4, 1, 0, 0)
     (tmp_path / "talk.txt").write_text("go to\nstop now\n")
+    (tmp_path / "marks").write_text("a cafe\u0301\n")
+    assert scored(tmp_path / "marks", {"a": "Café"})[0].score.errors.sub == 0
     assert references(tmp_path / "talk.txt", ["talk"]) == {"talk": ["GO", "TO", "STOP", "NOW"]}
     with pytest.raises(UserError, match=r"ref\.trn: nothing is said there of c, d, only of s1-a, b"):
         references(tmp_path / "ref.trn", ["a", "c", "d"])

@@ -9,6 +9,7 @@ import numpy as np
 import pytest
 
 from roundelay.core.streams import stream
+from roundelay_speech.data.arrays import Float32
 from roundelay_speech.decode.confidence import Pronouncing, confidences, timed_words, word_frames
 from roundelay_speech.decode.graphs.graph import Graph
 from roundelay_speech.decode.graphs.hmm import build_graph
@@ -22,7 +23,7 @@ from roundelay_speech.decode.lattice import (
     write_lattices,
 )
 from roundelay_speech.decode.parallel import Search, decoder_here
-from roundelay_speech.decode.search import Float32, decode
+from roundelay_speech.decode.search import decode
 from roundelay_speech.hmm.topology import SILENCE
 from roundelay_speech.ngrams.estimate import estimate
 from roundelay_speech.search.beam import crowded

@@ -16,7 +16,7 @@ from roundelay.runtime.hosts.control.leases import Leases, PrefetchedLeases, cou
 from roundelay.runtime.messages import InvalidMessage
 from roundelay.runtime.procs.coordination import queue
 from roundelay.runtime.procs.memory.arena import Arena, Layout, create_file
-from roundelay.runtime.procs.memory.patience import Patience
+from roundelay.runtime.procs.memory.locks import Patience
 from roundelay.runtime.procs.memory.views import NONE, PREFETCH, TRAINED
 
 PLAN = EpochPlan(epoch=0, examples=38, minibatch=12, learners=3, seed=0)

@@ -77,7 +77,7 @@ def test_round_trip(tmp_path_factory: pytest.TempPathFactory, words: dict[str, t
 
 def test_everything_wrong_is_listed(tmp_path: Path) -> None:
     path = tmp_path / "lexicon.txt"
-    path.write_text("YES Y EH S\nNO\n<eps> N\nHASH #1x #1\nX X\nSTOP # S T AA P\n<s> SIL\n")
+    path.write_text("YES Y EH S\nNO\n<eps> N\nHASH #1x #1\nX X\nSTOP # S T AA P\n<s> SIL\nGO 0.5 G OW\n")
     with pytest.raises(UserError) as error:
         read_lexicon(path)
     found = [line.strip() for line in str(error.value).splitlines()[1:]]
@@ -87,6 +87,8 @@ def test_everything_wrong_is_listed(tmp_path: Path) -> None:
         f"{path}:4: HASH has no phones",
         f"{path}:6: STOP has no phones",
         f"{path}:7: <s> is reserved for decoding graphs; delete or rename it",
+        f"{path}:8: GO has the number 0.5 where a phone should be; instead of Kaldi's lexiconp.txt, which "
+        "has probabilities, take lexicon.txt",
     ]
 
 

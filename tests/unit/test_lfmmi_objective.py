@@ -9,10 +9,8 @@ from torch import Tensor, nn
 
 from roundelay.core.state_graph import StateGraph
 from roundelay.learner.objectives import Evidence
-from roundelay_speech.lexicon.lexicon import Lexicon
-from roundelay_speech.lexicon.pronounced import Said, ways_to_say
-from roundelay_speech.mmi.graphs import denominator, numerator
-from roundelay_speech.mmi.phone_ngram import PhoneNgram
+from roundelay_speech.lexicon.lexicon import Lexicon, Said, ways_to_say
+from roundelay_speech.mmi.graphs import PhoneNgram, denominator, numerator
 from roundelay_speech.objectives import LfMmi
 from roundelay_speech.objectives.lfmmi import MmiGraphs
 from roundelay_speech.units.states import PhoneStates

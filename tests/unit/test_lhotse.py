@@ -13,8 +13,8 @@ from hypothesis import strategies as st
 from roundelay.core.errors import UserError
 from roundelay.core.progress import Silent
 from roundelay_speech.corpus.build import prepare_lhotse
+from roundelay_speech.corpus.formats.export import write_part
 from roundelay_speech.corpus.formats.lhotse import find_parts, read_part
-from roundelay_speech.corpus.formats.lhotse_writing import write_part
 from roundelay_speech.corpus.options import Preparation, PrepareOptions
 from roundelay_speech.data.manifest import Utterance
 from support.corpora import DICTIONARY, RATE, cut_anywhere, recorded, utterance, write_recordings

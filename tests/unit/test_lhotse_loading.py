@@ -11,9 +11,9 @@ import pytest
 import soundfile
 
 from roundelay.core.errors import UserError
+from roundelay_speech.corpus.formats.export import write_part
 from roundelay_speech.corpus.formats.lhotse import find_parts, read_part
 from roundelay_speech.corpus.formats.lhotse_loading import LhotseOptions
-from roundelay_speech.corpus.formats.lhotse_writing import write_part
 from roundelay_speech.data.manifest import Utterance
 from support.corpora import RATE, recorded, speechlike
 

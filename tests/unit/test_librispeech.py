@@ -9,9 +9,10 @@ import soundfile
 
 from roundelay.core.errors import UserError
 from roundelay.core.progress import Silent
-from roundelay_speech.corpus.dictionary import read_vocabulary
-from roundelay_speech.corpus.options import PrepareOptions
+from roundelay_speech.corpus.options import OPEN, PrepareOptions
+from roundelay_speech.corpus.readers.base import Request
 from roundelay_speech.corpus.readers.librispeech import prepare_librispeech, prepare_mini_librispeech, read_part
+from roundelay_speech.corpus.words import read_vocabulary
 from roundelay_speech.lexicon.lexicon import read_lexicon
 from roundelay_speech.prepared import Corpus, load_corpus
 from support.corpora import kaldi_corpus
@@ -34,7 +35,7 @@ def speakers(corpus: Corpus) -> dict[str, set[str]]:
 def test_mini_librispeech(tmp_path: Path, lexicon: Path) -> None:
     source = librispeech(tmp_path / "source", MINI)
     options = PrepareOptions(vocabulary="transcripts")
-    prepare_mini_librispeech(source, tmp_path / "data", lexicon, Silent(), options=options)
+    prepare_mini_librispeech(Request(tmp_path / "data", source, lexicon=lexicon, options=options), Silent())
     corpus = load_corpus(tmp_path / "data")
     assert speakers(corpus) == {"train": {"19", "26"}, "dev": {"84", "1001"}, "test": {"251"}}
     first = corpus.splits["train"][0]
@@ -49,22 +50,28 @@ def test_chosen_parts(tmp_path: Path, lexicon: Path) -> None:
     parts = {"train-clean-100": [1], "train-other-500": [2], "dev-clean": [3], "dev-other": [4], "test-clean": [5]}
     source = librispeech(tmp_path / "source", parts, utterances=1)
     data = tmp_path / "data"
-    corpus = prepare_librispeech(source, data, lexicon, Silent())
+    corpus = prepare_librispeech(Request(data, source, lexicon=lexicon, options=OPEN), Silent())
     assert speakers(corpus) == {"train": {"1", "2"}, "dev": {"3"}, "dev-other": {"4"}, "test-clean": {"5"}}
     chosen = {"train": ["train-clean-100"], "dev": ["dev-clean", "dev-other"]}
-    corpus = prepare_librispeech(source / "LibriSpeech", data, lexicon, Silent(), splits=chosen)
+    corpus = prepare_librispeech(
+        Request(data, source / "LibriSpeech", lexicon=lexicon, splits=chosen, options=OPEN), Silent()
+    )
     assert speakers(corpus) == {"train": {"1"}, "dev": {"3", "4"}}
     with pytest.raises(UserError, match=r"no folder train-clean-360; there are dev-clean, .*--split train=train-clean"):
-        prepare_librispeech(source, data, lexicon, Silent(), splits={"train": ["train-clean-360"]})
+        prepare_librispeech(
+            Request(data, source, lexicon=lexicon, splits={"train": ["train-clean-360"]}, options=OPEN), Silent()
+        )
     with pytest.raises(UserError, match="no training part"):
-        prepare_librispeech(source, data, lexicon, Silent(), splits={"dev": ["dev-clean"]})
+        prepare_librispeech(
+            Request(data, source, lexicon=lexicon, splits={"dev": ["dev-clean"]}, options=OPEN), Silent()
+        )
 
 
 def test_the_layout_of_data_directories(tmp_path: Path, lexicon: Path) -> None:
     texts = {split: {f"{split}{i}-a": "YES NO" for i in range(2)} for split in ("train", "dev", "test")}
     source = kaldi_corpus(tmp_path / "source", texts)
     (source / "manifest.tsv").write_text("utt\tspeaker\tgender\ntrain0-a\ttrain0\tF\ndev0-a\tdev0\tM\n")
-    corpus = prepare_mini_librispeech(source, tmp_path / "data", lexicon, Silent())
+    corpus = prepare_mini_librispeech(Request(tmp_path / "data", source, lexicon=lexicon), Silent())
     assert [u.gender for u in corpus.utterances] == ["f", None, "m", None, None, None]
     assert corpus.lexicon.words == ("GO", "MORNING", "NO", "STAY", "YES")
 
@@ -74,17 +81,17 @@ def test_an_open_vocabulary(tmp_path: Path, lexicon: Path) -> None:
     texts = {"train": {"a-1": "YES"}, "dev": {"b-1": "NO"}, "test": {"c-1": "GO UNHEARD"}}
     source = kaldi_corpus(tmp_path / "source", texts)
     options = PrepareOptions(vocabulary=frozenset({"MORNING", "UNSAID", "NO"}))
-    prepare_mini_librispeech(source, tmp_path / "data", lexicon, Silent(), options=options)
+    prepare_mini_librispeech(Request(tmp_path / "data", source, lexicon=lexicon, options=options), Silent())
     corpus = load_corpus(tmp_path / "data")
     assert corpus.lexicon.words == ("MORNING", "NO", "YES")
     assert [u.id for u in corpus.alignable("test")] == []
     assert [u.text for u in corpus.splits["test"]] == ["GO UNHEARD"]
     with pytest.raises(UserError, match="UNHEARD"):
-        prepare_mini_librispeech(source, tmp_path / "data", lexicon, Silent())
+        prepare_mini_librispeech(Request(tmp_path / "data", source, lexicon=lexicon), Silent())
     texts["train"]["a-1"] = "YES UNHEARD"
     (source / "train" / "text").write_text("a-1 YES UNHEARD\n")
     with pytest.raises(UserError, match="UNHEARD"):
-        prepare_mini_librispeech(source, tmp_path / "data", lexicon, Silent(), options=options)
+        prepare_mini_librispeech(Request(tmp_path / "data", source, lexicon=lexicon, options=options), Silent())
 
 
 def test_guesses(tmp_path: Path) -> None:
@@ -100,7 +107,9 @@ def test_guesses(tmp_path: Path) -> None:
         ("transcripts", {"BADABE", "GOBADE"}),
     ):
         options = PrepareOptions(vocabulary=vocabulary, on_missing_words="guess")  # type: ignore[arg-type]
-        corpus = prepare_mini_librispeech(source, tmp_path / "data", lexicon, Silent(), options=options)
+        corpus = prepare_mini_librispeech(
+            Request(tmp_path / "data", source, lexicon=lexicon, options=options), Silent()
+        )
         assert corpus.guessed == len(guessed)
         assert guessed <= set(corpus.lexicon.words)
         assert ("GOBADE" in corpus.lexicon) == ("GOBADE" in guessed)
@@ -162,6 +171,6 @@ def test_without_a_table_of_readers(tmp_path: Path) -> None:
 
 def test_another_folder(tmp_path: Path, lexicon: Path) -> None:
     with pytest.raises(UserError, match=r"none of train-clean-5, dev-clean-2 is here.*--download"):
-        prepare_mini_librispeech(tmp_path, tmp_path / "data", lexicon, Silent())
+        prepare_mini_librispeech(Request(tmp_path / "data", tmp_path, lexicon=lexicon), Silent())
     with pytest.raises(UserError, match="no such folder"):
-        prepare_librispeech(tmp_path / "none", tmp_path / "data", lexicon, Silent())
+        prepare_librispeech(Request(tmp_path / "data", tmp_path / "none", lexicon=lexicon, options=OPEN), Silent())

@@ -12,8 +12,8 @@ from tensorboard.backend.event_processing.event_accumulator import EventAccumula
 from roundelay.core.epochs import EpochPlan
 from roundelay.core.progress import Silent
 from roundelay.core.records import CurvePoint, Decoded, Record, Results, read_events, to_line
-from roundelay.curve_points import CurvePoints
 from roundelay.job import Interrupt
+from roundelay.journal import CurvePoints
 from roundelay.learner.quadratic import Quadratic
 from roundelay.loggers.base import FunctionLogger, LoggedRun, Logger, Scalars
 from roundelay.loggers.tensorboard import TensorBoard, draw_word_errors

@@ -26,7 +26,8 @@ def test_rows_tied_by_springs_count_alike(read: dict[int, int]) -> None:
 def test_a_centre_is_made_again_of_a_vector_that_learners_have() -> None:
     made = {name for name in EVERY if make_strategy(name).traits.rebuilt_from}
     assert {make_strategy(name).name for name in made} == {"asgd", "rennala", "async-diloco", "easgd"}
-    for name in made:
+    quorate = [f"{name} quorum=1" for name in ("bsp", "bmuf", "bmuf-fairseq", "slowmo", "diloco")]
+    for name in (*made, *quorate):
         strategy = make_strategy(name)
         assert strategy.traits.model == "centre"
         assert strategy.traits.rebuilt_from in (ROW, *strategy.memory)

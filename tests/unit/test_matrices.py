@@ -14,10 +14,9 @@ from roundelay.core.progress import Silent
 from roundelay_speech.corpus.build import prepare_kaldi
 from roundelay_speech.corpus.formats.export import export_kaldi, export_lhotse
 from roundelay_speech.corpus.options import Preparation, PrepareOptions
-from roundelay_speech.hmm.cepstra import all_cepstra
-from roundelay_speech.kaldi_io.archive import read_matrix
+from roundelay_speech.hmm.gmm import all_cepstra
 from roundelay_speech.kaldi_io.locations import read_scp
-from roundelay_speech.kaldi_io.writing import write_archive
+from roundelay_speech.kaldi_io.objects import read_matrix, write_archive
 from roundelay_speech.prepared import Corpus, load_corpus
 from support.corpora import DICTIONARY, kaldi_corpus, write_lines
 

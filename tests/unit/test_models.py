@@ -12,8 +12,9 @@ from roundelay.core.configure import build, plain
 from roundelay.core.epochs import EpochPlan
 from roundelay.core.errors import UserError
 from roundelay.core.state import Minibatch
+from roundelay.learner.base import Task
 from roundelay.learner.module import ModuleLearner
-from roundelay.runtime.procs.driver import ProcsRuntime
+from roundelay.runtime.base import SegmentPlan
 from roundelay.runtime.sim.driver import SimRuntime
 from roundelay_speech.models import BlstmConfig, CldnnConfig, ConformerConfig, DnnConfig, ModelConfig, make_network
 from roundelay_speech.models.conformer import rotated
@@ -23,6 +24,7 @@ from roundelay_speech.models.sequences import SequenceExamples
 from roundelay_speech.recipes.recipe import Recipe
 from support.clusters import EVERY, cluster, one_of_each, plan
 from support.toy_models import SEQUENCES, TINY, TinyTask, tiny, toy
+from support.toy_units import UnalignedTask
 
 pytestmark = pytest.mark.usefixtures("one_thread")
 
@@ -348,28 +350,28 @@ def test_a_network_learns(name: str) -> None:
 # Every strategy -------------------------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("name", [name for name in TINY if "-chunks" not in name])
-@pytest.mark.parametrize("strategy", one_of_each(EVERY))
-def test_every_strategy_trains_every_model(strategy: str, name: str) -> None:
-    built = learner(name)
-    with SimRuntime(cluster(strategy, 2, TinyTask(name))) as runtime:
-        before = runtime.consensus().clone()
-        outcome = runtime.segment(plan(0, 2, rate=0.05, examples=6 * 64 + 5))
-        after = runtime.consensus()
-    assert outcome.counts.frames.sum() == 6 * 64 + 5
-    assert torch.isfinite(after).all()
-    assert not torch.equal(after, before)
-    assert after.shape == (built.parameters,)
+TASKS: dict[str, tuple[Task, SegmentPlan]] = {
+    **{name: (TinyTask(name), plan(0, 2, rate=0.05, examples=6 * 64 + 5)) for name in TINY if "-chunks" not in name},
+    "whole utterances": (UnalignedTask("blstm"), SegmentPlan(EpochPlan(0, 21, 8, 2, 3), 0.01)),
+}
 
 
 @pytest.mark.parametrize(
-    ("strategy", "name"), [("ssgd", "blstm"), ("delay-by-one", "cldnn"), ("bmuf period=3", "conformer")]
+    ("strategy", "name"),
+    [
+        *((strategy, "blstm") for strategy in one_of_each(EVERY)),
+        *((strategy, name) for strategy in ("ssgd", "adpsgd") for name in TASKS if name != "blstm"),
+    ],
 )
-def test_real_processes_come_to_the_very_rows_of_the_simulator(strategy: str, name: str) -> None:
-    cluster_, segment = cluster(strategy, 2, TinyTask(name), momentum=0.9), plan(0, 2, examples=6 * 64 + 5)
-    with SimRuntime(cluster_) as sim:
-        sim.segment(segment)
-        virtual = sim.rows().clone()
-    with ProcsRuntime(cluster_, threads=1) as procs:
-        procs.segment(segment)
-        assert torch.equal(procs.rows(), virtual)
+def test_every_strategy_and_every_model_train_together(strategy: str, name: str) -> None:
+    """A strategy sees a vector, and a model a point: each strategy has one model, and each model two strategies."""
+    task, segment = TASKS[name]
+    with SimRuntime(cluster(strategy, 2, task)) as runtime:
+        before = runtime.consensus().clone()
+        outcome = runtime.segment(segment)
+        after = runtime.consensus()
+    assert outcome.counts.frames.sum() == segment.epoch.examples
+    assert np.isfinite(outcome.counts.statistics.loss)
+    assert torch.isfinite(after).all()
+    assert not torch.equal(after, before)
+    assert after.shape == (task.build().parameters,)

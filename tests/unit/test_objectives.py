@@ -2,14 +2,13 @@
 
 import gc
 import weakref
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import get_args
 
 import numpy as np
 import pytest
 import torch
-from numpy.typing import NDArray
 from torch import Tensor, nn
 
 from roundelay.core.epochs import EpochPlan
@@ -23,8 +22,8 @@ from roundelay.runtime.sim.driver import SimRuntime
 from roundelay_speech.objectives import AnyObjective, Smoothed
 from roundelay_speech.recipes.known import choices
 from roundelay_speech.recipes.recipe import load_recipe
-from support.blobs import Blobs
-from support.clusters import EVERY, cluster, make_strategy, plan
+from support.blobs import Blobs, Held
+from support.clusters import cluster, make_strategy, plan
 
 REGISTERED: list[Objective] = [cls() for cls in get_args(AnyObjective)]
 CLASSIFICATIONS = [one for one in REGISTERED if isinstance(one, Classification)]
@@ -110,23 +109,11 @@ class Squares(Objective):
         return Statistics(len(targets), float(evidence.measure) * len(targets))
 
 
-class Line:
+def line() -> Held:
     """Points and an exact linear function of them."""
-
-    def __init__(self) -> None:
-        drawn = np.random.default_rng(0)
-        self.points = torch.from_numpy(drawn.standard_normal((640, 6), dtype=np.float32))
-        self.values = self.points @ torch.from_numpy(drawn.standard_normal((6, 2), dtype=np.float32))
-
-    def count(self, split: str) -> int:
-        return 640
-
-    def batch(self, split: str, numbers: NDArray[np.int64]) -> tuple[Inputs, Tensor]:
-        chosen = torch.from_numpy(numbers)
-        return (self.points[chosen],), self.values[chosen]
-
-    def in_order(self, split: str, size: int) -> Iterator[tuple[Inputs, Tensor]]:
-        yield (self.points,), self.values
+    drawn = np.random.default_rng(0)
+    points, by = (torch.from_numpy(drawn.standard_normal(shape, dtype=np.float32)) for shape in ((640, 6), (6, 2)))
+    return Held(points, points @ by)
 
 
 @dataclass(frozen=True)
@@ -135,12 +122,12 @@ class Regression(Task):
 
     def build(self) -> ModuleLearner:
         torch.manual_seed(0)
-        return ModuleLearner(nn.Linear(6, 2), Line(), objective=Squares())
+        return ModuleLearner(nn.Linear(6, 2), line(), objective=Squares())
 
 
-@pytest.mark.parametrize("name", EVERY)
-def test_every_strategy_trains_any_objective(name: str) -> None:
-    """It is told of a gradient, not of what it is the gradient of."""
+@pytest.mark.parametrize("name", ["sgd", "ssgd", "bsp period=3", "asgd", "adpsgd:random"])
+def test_strategies_train_any_objective(name: str) -> None:
+    """They are told of a gradient, not of what it is the gradient of."""
     learners = 1 if make_strategy(name).name == "sgd" else 2
     with SimRuntime(cluster(name, learners, Regression()), CostModel()) as runtime:
         learner = Regression().build()

@@ -18,7 +18,7 @@ from roundelay.reports.page import MANY_SERIES
 from roundelay_lab.storm.both import RunEnd, StormOptions, StormResult
 from roundelay_lab.storm.page import render_page
 from roundelay_lab.storm.story import Story, Struck
-from roundelay_speech.audio.picture import flac, spectrogram_png
+from roundelay_speech.audio.sound import flac, spectrogram_png
 from support.browser import Browser, Page, axe_source, chromium
 from support.decoded_runs import two
 from support.fake_runs import Fake, write_run

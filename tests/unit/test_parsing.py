@@ -7,14 +7,14 @@ import pytest
 
 from roundelay.core.configure import override, read_yaml
 from roundelay.core.errors import UserError
+from roundelay.core.files import parse_json, parse_yaml
 from roundelay.core.live import Live, read_live
-from roundelay.core.parsing import parse_json, parse_yaml
 from roundelay.core.records import EVENTS, read_events
 from roundelay.core.strategy_text import parse_strategy
 from roundelay.run_directory import cut
 from roundelay.runtime.trace import Recorder, read_entries
 from roundelay_speech.hmm.boundaries import read_phone_times
-from roundelay_speech.recipes.kept import kept_recipe
+from roundelay_speech.recipes.recipe import kept_recipe
 
 DEEP = "[" * 100_000
 LONG = "9" * 5000

@@ -9,7 +9,7 @@ import numpy.typing as npt
 import pytest
 import soundfile
 
-from roundelay_speech.audio.picture import flac, spectrogram_png
+from roundelay_speech.audio.sound import flac, spectrogram_png
 
 RATE = 16_000
 

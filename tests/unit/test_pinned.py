@@ -3,10 +3,10 @@
 import pytest
 import torch
 
-from roundelay.runtime.procs.memory import pinned as room
+from roundelay.runtime.procs.memory import device_rows as room
 from roundelay.runtime.procs.memory.arena import Arena, Layout, create_file
-from roundelay.runtime.procs.memory.patience import Patience
-from roundelay.runtime.procs.memory.pinned import pinned
+from roundelay.runtime.procs.memory.device_rows import pinned
+from roundelay.runtime.procs.memory.locks import Patience
 
 
 class Driver:

@@ -1,14 +1,14 @@
 """Hosts as the environment describes them."""
 
 import os
-import threading
 from pathlib import Path
 
 import pytest
 
 from roundelay.core.errors import UserError
-from roundelay.runtime.launch.local_leader import LocalLeader, wait_for_leader
+from roundelay.runtime.launch.local_rendezvous import LocalLeader, wait_for_leader
 from roundelay.runtime.launch.world import HostPlace, launched, read_place
+from support.until import meanwhile
 
 HOSTS = {
     "WORLD_SIZE": "6",
@@ -149,20 +149,14 @@ def test_the_other_local_ranks_end_with_the_status_of_the_first() -> None:
         read_place(None, {**HOSTS, **facts, "RANK": str(3 + local), "LOCAL_RANK": str(local)}) for local in range(3)
     ]
     statuses: list[int] = []
-    threads = [
-        threading.Thread(target=lambda place=place: statuses.append(wait_for_leader(place, 30)))
-        for place in places[1:]
-        if place is not None
-    ]
-    for thread in threads:  # who comes before the first waits for it
-        thread.start()
-    assert places[0] is not None
-    slots = LocalLeader(places[0])
-    while slots.waiting < len(threads):
-        slots.look()
-    slots.release(130)
-    for thread in threads:
-        thread.join()
+    others = [place for place in places[1:] if place is not None]
+    # Those who come before the first wait for it.
+    with meanwhile(*(lambda place=place: statuses.append(wait_for_leader(place, 30)) for place in others)):
+        assert places[0] is not None
+        slots = LocalLeader(places[0])
+        while slots.waiting < len(others):
+            slots.look()
+        slots.release(130)
     assert statuses == [130, 130]
 
 

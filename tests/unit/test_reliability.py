@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from roundelay.core.streams import stream
-from roundelay.reports.reliability import reliability_picture
+from roundelay.reports.charts import reliability_picture
 from roundelay_speech.scoring.formats.ctm import TimedWord
 from roundelay_speech.scoring.reliability import judged, normalised_cross_entropy, reliability
 

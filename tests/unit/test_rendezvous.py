@@ -17,7 +17,7 @@ import pytest
 from torch.distributed import PrefixStore, TCPStore  # type: ignore[attr-defined]
 
 from roundelay.core.errors import UserError
-from roundelay.runtime.hosts.control.arrivals import first_address
+from roundelay.runtime.hosts.control.finding import first_address
 from roundelay.runtime.launch.local_rendezvous import (
     LENGTH,
     LocalRendezvous,
@@ -30,7 +30,7 @@ from roundelay.runtime.launch.local_rendezvous import (
 from roundelay.runtime.launch.rendezvous import FACT_BYTES, Rendezvous
 from roundelay.runtime.launch.world import HostPlace, World
 from roundelay.runtime.procs.memory.arena import ARENA_NAME, SEALS, Arena, Layout, check_file, create_file
-from roundelay.runtime.procs.memory.patience import Patience
+from roundelay.runtime.procs.memory.locks import Patience
 from roundelay.runtime.procs.memory.row_host import mapped
 from support.until import until
 
@@ -129,10 +129,11 @@ def test_a_file_by_some_name_is_no_row_on_a_device(tmp_path: Path) -> None:
         {"cuda": [0] * 8},
         {"cuda": "AAAA"},
     ]
-    without: dict[str, Any] = {"centre": None, "beside the centre": {}}
+    ends = os.pipe()
+    without: dict[str, Any] = {"centre": None, "beside the centre": {}, "held by": f"/proc/{os.getpid()}/fd/{ends[1]}"}
     for said in odd:
         with pytest.raises(ValueError, match=r"no shared memory|no descriptor|no handle|a handle"):
-            mapped({"row": [said], **without}, ("row",), 1000, False, 1)
+            mapped({"row": [said], **without}, ("row",), 1000, False, [True])
     others: list[Any] = [
         without,
         {"row": [], **without},
@@ -144,8 +145,12 @@ def test_a_file_by_some_name_is_no_row_on_a_device(tmp_path: Path) -> None:
     ]
     for handles in others:
         with pytest.raises(ValueError, match=r"handles of (other|another)"):
-            mapped(handles, ("row",), 1000, False, 1)
-    os.close(descriptor)
+            mapped(handles, ("row",), 1000, False, [True])
+    for held in (str(tmp_path / "data"), f"/proc/{os.getpid()}/fd/{descriptor}", "/dev/zero", None):
+        with pytest.raises(ValueError, match=r"no pipe|no descriptor"):
+            mapped({**without, "row": [None], "held by": held}, ("row",), 1000, False, [False])
+    for one in (descriptor, *ends):
+        os.close(one)
     assert (tmp_path / "data").read_bytes() == b"\7" * 4000
 
 

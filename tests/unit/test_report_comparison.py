@@ -8,10 +8,10 @@ from typing import Any
 import pytest
 
 from roundelay.core.records import Decoded, Evaluation, WordErrors
-from roundelay.reports.alone import beside_alone
 from roundelay.reports.comparison import (
     Spread,
     baseline_of,
+    beside_alone,
     common_target,
     compare_runs,
     kept_losses,

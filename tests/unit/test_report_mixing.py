@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 from hypothesis.extra.numpy import arrays
 
 from roundelay.core.records import Exchanges
-from roundelay.reports.mixing import Gap, counted, effective_gap, exchange_map, gap_note, groups
+from roundelay.reports.panels import Gap, counted, effective_gap, exchange_map, gap_note, groups
 from roundelay.reports.runs import load_run
 from support.fake_runs import Fake, write_run
 

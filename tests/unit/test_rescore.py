@@ -12,21 +12,21 @@ import kaldifst
 import numpy as np
 import pytest
 
+from roundelay.core.cores import available_bytes
 from roundelay.core.errors import UserError
-from roundelay.core.memory import available_bytes
 from roundelay.core.streams import stream
+from roundelay_speech.data.arrays import Float32
 from roundelay_speech.decode.confidence import Pronouncing
 from roundelay_speech.decode.graphs.graph import Graph, GraphConfig, grammar_arcs, save_graph
 from roundelay_speech.decode.graphs.hmm import HmmGraph, build_graph
 from roundelay_speech.decode.graphs.making import LM_FILE, GraphJob, LanguageOptions, find_or_make
 from roundelay_speech.decode.lattice import WordLattice, WordString, word_lattice
 from roundelay_speech.decode.lm.arpa_file import write_arpa
-from roundelay_speech.decode.lm.given import expected, load_model
+from roundelay_speech.decode.lm.given import check_fits, declared_counts, expected, load_model
 from roundelay_speech.decode.lm.scorer import ArpaScorer, PathScorer, Scorer
-from roundelay_speech.decode.lm.size import check_fits, declared_counts
 from roundelay_speech.decode.parallel import Search, decoders
 from roundelay_speech.decode.rescore import Rescorer, rescorer_of
-from roundelay_speech.decode.search import Float32, decode
+from roundelay_speech.decode.search import decode
 from roundelay_speech.ngrams.estimate import estimate, prune, share_of_histories
 from roundelay_speech.ngrams.ngram import END, Arpa, restrict
 from roundelay_speech.search.fst import from_arrays, to_arrays

@@ -1,5 +1,6 @@
 """A state for another number of learners, or another strategy."""
 
+import itertools
 from collections.abc import Sequence
 from dataclasses import replace
 
@@ -67,8 +68,16 @@ def test_the_centre_stays_and_every_learner_begins_there() -> None:
     assert found.integers["versions"] == [4, 4, 6]
 
 
-@pytest.mark.parametrize("before", ["bmuf", "adpsgd weights=progress", "easgd", "hadpsgd"])
-@pytest.mark.parametrize("name", MANY)
+@pytest.mark.parametrize(
+    ("before", "name"),
+    [
+        *(("bmuf", name) for name in MANY),
+        *itertools.product(
+            ("adpsgd weights=progress", "easgd", "hadpsgd"),
+            ("ssgd", "slowmo period=3", "asgd", "choco-sgd", "adpsgd:random", "hadpsgd weights=progress"),
+        ),
+    ],
+)
 def test_under_another_strategy_training_is_one_that_begins_with_the_model_and_the_momentum(
     before: str, name: str
 ) -> None:

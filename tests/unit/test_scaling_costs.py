@@ -9,13 +9,12 @@ from roundelay.core.configure import build, plain
 from roundelay.core.errors import UserError
 from roundelay.core.files import write_text
 from roundelay.core.records import Exchanges, RunStarted, Segment, to_line
-from roundelay.grids.cells import Cell
-from roundelay.grids.grid import Contenders, Tuning
+from roundelay.grids.grid import Cell, Contenders, Tuning
 from roundelay.grids.results import CellOutcome, CellState, tuned
 from roundelay.grids.scaling import OneClock, TrainedWay, measured_cluster
 from roundelay.runtime.sim.cluster import VirtualCluster
 from roundelay.strategies import make_strategy
-from roundelay_speech.grids.cells import RecipeConfiguration
+from roundelay_speech.grids.running import RecipeConfiguration
 from roundelay_speech.grids.trials import RecipeTrials
 from roundelay_speech.recipes.recipe import load_recipe
 

@@ -66,7 +66,7 @@ def test_groups(run: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]) ->
     (tmp_path / "spk2region").write_text("s1 north\ns2 south\n")
     text = said(capsys, run, "--by", str(tmp_path / "spk2region"))
     assert [line.split()[:2] for line in text.splitlines()[1:]] == [["north", "%WER"], ["south", "%WER"]]
-    assert "nobody's gender is known" in said(capsys, run, "--by", "gender", code=2)
+    assert "no speaker's gender is known" in said(capsys, run, "--by", "gender", code=2)
     folder = Path(run, "decode", "test")
     write_groups(folder / "groups.json", {name: Group(name[:2], gender="f") for name in REFS})
     assert [line.split()[0] for line in said(capsys, run, "--by", "gender").splitlines()[1:]] == ["women"]

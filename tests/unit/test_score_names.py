@@ -7,8 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from roundelay.core.errors import UserError
-from roundelay_speech.scoring.alignment.counts import ErrorCounts, score
-from roundelay_speech.scoring.alignment.names import known_as
+from roundelay_speech.scoring.alignment.counts import ErrorCounts, known_as, score
 from roundelay_speech.scoring.normalise import case_of_times
 
 names = st.lists(st.text(alphabet="aAbB", min_size=1, max_size=2), unique=True, max_size=8)

@@ -1,8 +1,8 @@
 """Confused phones, by hand."""
 
 from roundelay_speech.lexicon.lexicon import Lexicon
-from roundelay_speech.scoring.phones import confused_phones
 from roundelay_speech.scoring.score import score
+from roundelay_speech.scoring.summary import confused_phones
 
 WORDS = {"TO": "T UW", "DAY": "D EY", "TODAY": "T UW D EY", "TWO": "T UW", "DAD": "D AE D", "BAD": "B AE D", "A": "AH"}
 LEXICON = Lexicon({word: (tuple(phones.split()),) for word, phones in WORDS.items()})

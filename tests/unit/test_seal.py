@@ -8,9 +8,17 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from roundelay.runtime.hosts.transport import handshake, seal
-from roundelay.runtime.hosts.transport.handshake import Keys
-from roundelay.runtime.hosts.transport.seal import RECORD_BYTES, TAG_BYTES, Forged, Sealer, cut, derive, sizes
+from roundelay.runtime.hosts.transport import handshake
+from roundelay.runtime.hosts.transport.handshake import (
+    RECORD_BYTES,
+    TAG_BYTES,
+    Forged,
+    Keys,
+    Sealer,
+    cut,
+    derive,
+    sizes,
+)
 
 KEY = bytes(range(32))
 BOTH = pytest.mark.parametrize("encrypts", [True, False], ids=["encrypted", "tagged"])
@@ -65,7 +73,7 @@ def test_every_bit_is_covered(encrypts: bool, data: bytes, at: int, bit: int) ->
 def test_keys_are_renewed_and_the_old_ones_do_not_open_what_comes_after(
     encrypts: bool, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(seal, "RECORDS_A_KEY", 4)
+    monkeypatch.setattr(handshake, "RECORDS_A_KEY", 4)
     out, in_ = Sealer(KEY, encrypts), Sealer(KEY, encrypts)
     records = [sealed(out, b"the same") for _ in range(13)]
     assert len(set(records)) == 13
@@ -109,7 +117,8 @@ def test_a_proof_depends_on_the_secret_the_role_and_all_that_was_said() -> None:
         return handshake._prove(secret, role, said)
 
     first = proof(b"s", "connector", b"said")
-    assert first == hmac.new(b"s", b"roundelay 8 proof of the connector\0said", hashlib.sha256).digest()
+    words = f"roundelay {handshake.PROTOCOL_VERSION} proof of the connector".encode()
+    assert first == hmac.new(b"s", words + b"\0said", hashlib.sha256).digest()
     others = [proof(b"t", "connector", b"said"), proof(b"s", "listener", b"said"), proof(b"s", "connector", b"")]
     assert len({first, *others}) == 4
 

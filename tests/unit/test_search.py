@@ -10,11 +10,13 @@ import pytest
 from roundelay.core.errors import UserError
 from roundelay.core.progress import Progress, Silent
 from roundelay.core.streams import stream
+from roundelay_speech.data.arrays import Float32
+from roundelay_speech.data.processes import Here
 from roundelay_speech.decode.confidence import Pronouncing
 from roundelay_speech.decode.graphs.graph import Graph, save_graph
 from roundelay_speech.decode.graphs.hmm import build_graph
 from roundelay_speech.decode.parallel import Batch, Decoders, Search, decoders
-from roundelay_speech.decode.search import BEAM, MAX_ACTIVE, Float32, Hypothesis, decode
+from roundelay_speech.decode.search import BEAM, MAX_ACTIVE, Hypothesis, decode
 from roundelay_speech.decode.tuning import Tuning
 from roundelay_speech.ngrams.estimate import estimate
 from support.toy_speech import LEXICON, frames_of, loglikes_of, phones_of, sentences, tying
@@ -49,18 +51,6 @@ def speech() -> tuple[dict[str, Float32], dict[str, list[str]]]:
     return loglikes, refs
 
 
-def test_workers_change_nothing(
-    graph: Graph, speech: tuple[dict[str, Float32], dict[str, list[str]]], tmp_path: Path
-) -> None:
-    loglikes, _ = speech
-    save_graph(graph, tmp_path)
-    one = decode_all(tmp_path, loglikes.items(), 0.5, workers=1)
-    two = decode_all(tmp_path, loglikes.items(), 0.5, workers=2)
-    assert list(one) == list(two) == list(loglikes)
-    assert one == two
-    assert one["u3"] == decode(graph, np.float32(0.5) * loglikes["u3"])
-
-
 def test_bad_log_likelihoods_name_the_utterance(graph: Graph, tmp_path: Path) -> None:
     save_graph(graph, tmp_path)
     bad = np.zeros((5, graph.num_pdfs), np.float32)
@@ -89,7 +79,7 @@ class Scripted(Decoders):
     """Makes the errors that a rule gives for the settings, whatever it is asked to decode."""
 
     def __init__(self, errors: Callable[[Search], int]) -> None:
-        super().__init__(None, None)
+        super().__init__(Here())
         self.errors, self.asked = errors, list[Search]()
 
     def search(
@@ -189,7 +179,7 @@ def test_word_cost_is_changed_and_changed_back(
     assert {u: h.words for u, h in again.items()} == {u: h.words for u, h in before.items()}
 
 
-def test_details_do_not_depend_on_workers(
+def test_workers_change_nothing(
     graph: Graph, speech: tuple[dict[str, Float32], dict[str, list[str]]], tmp_path: Path
 ) -> None:
     loglikes, _ = speech
@@ -207,8 +197,9 @@ def test_details_do_not_depend_on_workers(
         assert [word.word for word in detail.timed] == [*detail.nbest[0].words]
         assert detail.lattice
     plain = batches[0].hypotheses
-    with decoders(tmp_path, 1) as run:
-        assert run(loglikes.items(), 0.5) == plain
+    assert decode_all(tmp_path, loglikes.items(), 0.5, workers=1) == plain
+    assert list(plain) == list(batches[1].hypotheses) == list(loglikes)
+    assert plain["u3"] == decode(graph, np.float32(0.5) * loglikes["u3"])
 
 
 def test_tuning_on_toy_speech(

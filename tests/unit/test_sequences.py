@@ -1,12 +1,9 @@
 """Pieces of utterances: cut evenly, laid out by length, every labelled frame exactly once."""
 
-import dataclasses
-
 import numpy as np
 import pytest
 import torch
 
-from roundelay.core.epochs import EpochPlan
 from roundelay_speech.models.sequences import Pieces, SequenceExamples, whole_utterance
 from support.toy_models import toy
 
@@ -22,23 +19,6 @@ def test_utterances_are_cut_evenly() -> None:
     sizes = np.array([20, 3, 33, 9])
     assert Pieces(10).cut(sizes).tolist() == [0, 10, 20, 23, 34, 45, 56, 65]
     assert Pieces().cut(sizes).tolist() == [0, 20, 23, 56, 65]
-
-
-@pytest.mark.parametrize("minibatch", [64, 100, 10_000])
-@pytest.mark.parametrize("pieces", [WHOLE, CHUNKS])
-def test_an_epoch_has_every_frame_once_whatever_the_number_of_learners(pieces: Pieces, minibatch: int) -> None:
-    some = examples(pieces)
-    plan = EpochPlan(3, some.count("train"), minibatch, 1, seed=5)
-
-    def drawn(plan: EpochPlan) -> list[int]:
-        return list(map(int, some.order(plan)[0 : plan.examples]))
-
-    order = drawn(plan)
-    assert sorted(order) == list(range(some.count("train")))
-    assert order == drawn(dataclasses.replace(plan, learners=4))
-    assert order == drawn(plan)
-    if plan.rounds > 1:
-        assert order != drawn(dataclasses.replace(plan, epoch=4))
 
 
 def test_a_minibatch_is_its_utterances_and_the_context_of_those_it_cuts() -> None:

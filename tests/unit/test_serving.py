@@ -15,8 +15,7 @@ import soundfile
 from roundelay_speech.scoring.formats.ctm import TimedWord
 from roundelay_speech.transcription.serving import endpoint
 from roundelay_speech.transcription.serving.endpoint import ABOUT_MODEL, ENDPOINT, MODELS
-from roundelay_speech.transcription.serving.limits import Limits
-from roundelay_speech.transcription.serving.replies import REPLIES
+from roundelay_speech.transcription.serving.wanted import REPLIES, Limits
 from roundelay_speech.transcription.transcript import ChannelTranscript, Segment
 from support.asking import Server, message
 from support.recogniser import tones
@@ -104,6 +103,7 @@ def test_the_end_of_an_utterance_is_a_field_of_the_form(server: Server) -> None:
         ({"nbest": "2", "stream": "true"}, "nbest: a stream has no place for it; give response_format=verbose_json"),
         ({"bonus": "x"}, "bonus 'x': give 0 to 20."),
         ({"pause": "0"}, "pause '0': give 0.1 to 10."),
+        ({"stream": "maybe"}, "stream 'maybe': give true or false."),
         ({"longest": "1e9"}, "longest '1e9': give 1 to 60."),
         ({"favour": "a" * 6000, "prompt": "b" * 6000}, "favour, prompt: 12,001 characters; 10,000 are the most."),
     ],

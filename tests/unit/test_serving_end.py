@@ -2,7 +2,6 @@
 or told, and nothing is left behind, not even where it is killed outright."""
 
 import json
-import os
 import signal
 import socket
 import subprocess
@@ -21,7 +20,9 @@ from roundelay_speech.transcription.serving import serve as module
 from roundelay_speech.transcription.serving.endpoint import LIVE, Endpoint
 from roundelay_speech.transcription.serving.recognisers import Recognisers
 from roundelay_speech.transcription.serving.serve import ENDING_SIGNALS, listening, serve
-from support.held import RATE, alive, asked, begun, form
+from support.held import RATE, asked, begun, form
+from support.preloaded import environment
+from support.processes import alive
 from support.recogniser import tones
 from support.until import until
 from support.websocket import BYTES, speaking
@@ -144,10 +145,9 @@ def test_nothing_is_left_of_a_server_that_ends_at_once(tmp_path: Path, number: s
     folder, kept = tmp_path / "held", tmp_path / "kept"
     folder.mkdir()
     kept.mkdir()
-    environment = {**os.environ, "PYTHONPATH": os.pathsep.join(sys.path), "TMPDIR": str(kept)}
     with (
         subprocess.Popen(
-            [sys.executable, "-c", SERVER, str(folder)], stdout=subprocess.PIPE, text=True, env=environment
+            [sys.executable, "-c", SERVER, str(folder)], stdout=subprocess.PIPE, text=True, env=environment(TMPDIR=kept)
         ) as server,
         ThreadPoolExecutor() as pool,
     ):
@@ -171,13 +171,6 @@ def test_nothing_is_left_of_a_server_that_ends_at_once(tmp_path: Path, number: s
         assert isinstance(reply.exception(60), OSError)
     until(lambda: not any(map(alive, [loaded, *begun(folder)])))
     assert list(kept.iterdir()) == []
-
-
-def test_the_server_itself_loads_no_torch() -> None:
-    """It begins and ends at once, and its memory is its processes'."""
-    modules = "roundelay_speech.api.serving, roundelay_speech.transcription.serving.serve"
-    loaded = f"import sys, {modules}; print('torch' in sys.modules)"
-    assert subprocess.run([sys.executable, "-c", loaded], capture_output=True, check=True).stdout == b"False\n"
 
 
 def test_an_address_that_is_taken_is_named() -> None:

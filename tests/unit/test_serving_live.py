@@ -11,7 +11,7 @@ import pytest
 import soundfile
 
 from roundelay_speech.transcription.serving.endpoint import ENDPOINT, LIVE
-from roundelay_speech.transcription.serving.limits import Limits
+from roundelay_speech.transcription.serving.wanted import Limits
 from support.asking import Server, message
 from support.recogniser import Samples, tones
 from support.served import served

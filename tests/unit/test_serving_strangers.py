@@ -16,10 +16,11 @@ import pytest
 import soundfile
 
 from roundelay_speech.transcription.serving.endpoint import ENDPOINT, LIVE, MODELS
-from roundelay_speech.transcription.serving.limits import USUAL_LIMITS
 from roundelay_speech.transcription.serving.recognisers import Recognisers
+from roundelay_speech.transcription.serving.wanted import USUAL_LIMITS
 from support.asking import Server, message
-from support.held import RATE, alive, asked, begun, form
+from support.held import RATE, asked, begun, form
+from support.processes import alive
 from support.recogniser import tones
 from support.served import Served, serving
 from support.until import until

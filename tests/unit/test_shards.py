@@ -18,7 +18,7 @@ from roundelay_speech.features.cutting import cut_into_shards, even_cuts
 from roundelay_speech.features.fbank import FbankConfig
 from roundelay_speech.features.parts import only_fbank
 from roundelay_speech.features.shards import MANIFEST, ROWS, SHARD, SHARDS
-from roundelay_speech.hmm.cepstra import all_cepstra
+from roundelay_speech.hmm.gmm import all_cepstra
 from roundelay_speech.prepared import Corpus, load_corpus
 from support.corpora import kaldi_corpus, prepared
 

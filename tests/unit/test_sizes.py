@@ -1,4 +1,4 @@
-"""No file and no function is longer than a reader can keep in view."""
+"""No file and no function is longer than a reader can keep in view; what starts a file stands last in it."""
 
 import ast
 from pathlib import Path
@@ -25,6 +25,15 @@ def test_no_file_is_too_long(folder: str) -> None:
     lines = {path: path.read_text().count("\n") for path in (ROOT / folder).rglob("*.py")}
     assert lines
     assert [(str(path), length) for path, length in lines.items() if length > MOST_FILE] == []
+
+
+@pytest.mark.parametrize("folder", ["src", "speech", "lab", "benchmarks", "docs"])
+def test_nothing_stands_behind_what_starts_a_file(folder: str) -> None:
+    """It would not be defined yet."""
+    behind = {
+        path: path.read_text().partition('\nif __name__ == "__main__":\n')[2] for path in (ROOT / folder).rglob("*.py")
+    }
+    assert [str(path) for path, text in behind.items() if any(line[:1].strip() for line in text.splitlines())] == []
 
 
 def test_no_function_is_too_long() -> None:

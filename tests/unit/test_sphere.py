@@ -11,8 +11,7 @@ import soundfile
 from roundelay.core.errors import UserError
 from roundelay.core.progress import Silent
 from roundelay.core.streams import stream
-from roundelay_speech.audio.reading import AudioError, audio_length, read_audio
-from roundelay_speech.audio.sphere import read_header, readable
+from roundelay_speech.audio.reading import AudioError, audio_length, read_audio, read_header, readable
 from roundelay_speech.data.manifest import Utterance
 from support.named_corpora import sphere
 
@@ -46,7 +45,7 @@ def test_both_sides_can_be_read(tmp_path: Path) -> None:
         (lambda data: data.replace(b"sample_rate -i 8000", b"sample_rate -i 0000"), "not a whole number above 0"),
         (lambda data: data.replace(b"sample_rate -i 8000", b"sampling_it -i 8000"), "has no sample_rate"),
         (lambda data: data.replace(b"count -i 2", b"count   =2"), "at byte 41 .*not `NAME -TYPE VALUE`"),
-        (lambda data: data[:-1], "cut short: 1599 of the 1600 bytes"),
+        *((lambda data, n=n: data[: 1024 + n], f"cut short: {n} of the 1600 bytes") for n in (0, 160, 800, 1599)),
     ],
 )
 def test_faults(tmp_path: Path, change: object, named: str) -> None:
@@ -56,6 +55,8 @@ def test_faults(tmp_path: Path, change: object, named: str) -> None:
         read_header(path)
     assert str(path) in str(error.value)
     assert readable([path], tmp_path / "wav", Silent()) == ({}, [str(error.value)])
+    with pytest.raises(AudioError, match=str(path)):
+        audio_length(path)
 
 
 CONVERTER = f"""#!{sys.executable}
@@ -100,6 +101,8 @@ def test_without_a_converter(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) ->
     with pytest.raises(UserError, match=r"embedded-shorten.*sph2pipe.*on PATH") as error:
         readable([path], tmp_path / "wav", Silent())
     assert str(path) in str(error.value)
+    with pytest.raises(AudioError, match="unpack it first"):
+        audio_length(path)
 
 
 def test_what_soundfile_writes_is_read(tmp_path: Path) -> None:
@@ -107,3 +110,4 @@ def test_what_soundfile_writes_is_read(tmp_path: Path) -> None:
     soundfile.write(tmp_path / "a.sph", SAMPLES.T, 16000, format="NIST", subtype="PCM_16")
     header = read_header(tmp_path / "a.sph")
     assert (header.channels, header.sampling_rate, header.samples, header.sample_bytes) == (2, 16000, 800, 2)
+    assert audio_length(tmp_path / "a.sph") == (16000, 800)

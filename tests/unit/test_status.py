@@ -7,7 +7,6 @@ import platform
 import re
 import signal
 import subprocess
-import sys
 from pathlib import Path
 
 import pytest
@@ -281,14 +280,6 @@ def test_a_glance_at_the_consensus_distance_is_near_the_truth(parameters: int) -
     truth = float((stacked - stacked.mean(0)).square().mean().sqrt())
     assert glanced_distance(rows) == pytest.approx(truth, rel=0.02 if parameters > 1 else 1e-6)
     assert glanced_distance(rows[:1]) == 0.0
-
-
-def test_reading_a_status_needs_no_torch(tmp_path: Path) -> None:
-    write(tmp_path, ME)
-    code = f"import sys; from roundelay.cli import main; main(['status', {str(tmp_path)!r}]); \
-sys.exit('torch' in sys.modules)"
-    environment = {**os.environ, "PYTHONPATH": os.pathsep.join(sys.path)}
-    assert subprocess.run([sys.executable, "-c", code], env=environment, check=False).returncode == 0
 
 
 def test_a_start_of_an_unknown_runtime_is_told_as_it_is(tmp_path: Path) -> None:

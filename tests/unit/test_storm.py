@@ -12,13 +12,12 @@ import pytest
 import torch
 
 import roundelay
-from roundelay.core.errors import UserError
 from roundelay.core.files import read_json
 from roundelay.core.progress import Silent
 from roundelay.core.records import CurvePoint, Results, Segment, to_line
 from roundelay_lab.storm import running
 from roundelay_lab.storm.both import RunEnd, StormOptions, StormResult
-from roundelay_lab.storm.faults import FAULTS, LASTS_AT_MOST, Fault, checked_kinds, schedule
+from roundelay_lab.storm.faults import FAULTS, LASTS_AT_MOST, Fault, schedule
 from roundelay_lab.storm.hosted import HostedCommand, Look, StormCommand
 from roundelay_lab.storm.noted import leave_notes
 from roundelay_lab.storm.notes import LABEL, NOTE_NAME, Note, note_of
@@ -44,11 +43,6 @@ def test_faults_come_as_a_poisson_process() -> None:
 def test_a_schedule_depends_on_its_seed_alone() -> None:
     one, same, other = (list(islice(schedule(seed, 2, 5.0, 1.0, ["kill", "stop"]), 20)) for seed in (1, 1, 2))
     assert one == same != other
-
-
-def test_an_unknown_fault_is_named() -> None:
-    with pytest.raises(UserError, match=r"no fault 'flood': choose from kill, crash"):
-        checked_kinds(["kill", "flood"])
 
 
 def story() -> Story:
@@ -188,7 +182,6 @@ class NoHosts:
 
 class Never(StormCommand):
     spares_the_first = ("crash",)
-    comes_back = True
 
     def told(self) -> dict[str, Any]:
         return {}

@@ -62,17 +62,3 @@ def test_a_strategy_is_made_from_one_word() -> None:
 def test_a_recipe_takes_the_word_as_it_is() -> None:
     training = load_recipe("demo", ["training.strategy=bmuf,period=5,nesterov=true"]).training
     assert make_strategy(training.strategy, training.options) == Bmuf(period=5, nesterov=True)
-
-
-@pytest.mark.parametrize(
-    ("text", "named"),
-    [
-        ("bmuf,period=soon", "bmuf.period is 'soon': expected a whole number"),
-        ("bmuf,nesterov=1", "bmuf.nesterov is 1: expected true or false"),
-        ("bmuf,speed=1", "bmuf has no option speed"),
-        ("bnuf,period=1", "there is no strategy 'bnuf'"),
-    ],
-)
-def test_options_are_held_to_their_types(text: str, named: str) -> None:
-    with pytest.raises(UserError, match=named):
-        make_strategy(text)

@@ -79,12 +79,6 @@ def test_laws_named_on_the_pages_exist() -> None:
         assert set(re.findall(r"`(test_\w+)`", page.read_text())) <= defined, page.name
 
 
-def test_links_between_pages_lead_somewhere() -> None:
-    for page in PAGES.glob("*.md"):
-        for target in re.findall(r"\]\(([\w./-]+)\)", page.read_text()):
-            assert (PAGES / target).exists(), f"{page.name}: {target}"
-
-
 def test_the_table_links_every_section_and_no_page_is_without_a_strategy() -> None:
     table = (PAGES / "README.md").read_text()
     there = {name: page for name, (page, _) in sections().items() if name in STRATEGIES}

@@ -14,7 +14,7 @@ from roundelay.runtime.messages import InvalidMessage, plain
 from roundelay.runtime.procs.coordination import passes
 from roundelay.runtime.procs.coordination.passes import Key, PassTables
 from roundelay.runtime.procs.memory.arena import Arena, Layout, create_file
-from roundelay.runtime.procs.memory.patience import Patience
+from roundelay.runtime.procs.memory.locks import Patience
 from roundelay.runtime.procs.memory.publish import prepare_publishing
 from support.messages import MOST, received
 

@@ -12,7 +12,8 @@ from roundelay.core.errors import UserError
 from roundelay.core.progress import Silent
 from roundelay.core.streams import stream
 from roundelay_speech.audio.reading import read_audio
-from roundelay_speech.corpus.options import PrepareOptions
+from roundelay_speech.corpus.options import OPEN, PrepareOptions
+from roundelay_speech.corpus.readers.base import Request
 from roundelay_speech.corpus.readers.calls import find_files
 from roundelay_speech.corpus.readers.fisher import read_fisher
 from roundelay_speech.corpus.readers.hub5 import read_hub5
@@ -50,7 +51,7 @@ def fisher(folder: Path) -> Path:
 
 
 def test_switchboard_and_hub5(source: Path, tmp_path: Path) -> None:
-    prepare_switchboard([source], tmp_path / "data", Silent())
+    prepare_switchboard(Request(tmp_path / "data", source, options=OPEN), Silent())
     corpus = load_corpus(tmp_path / "data")
     assert {split: {u.recording_id for u in us} for split, us in corpus.splits.items()} == {
         "train": {"sw02002", "sw02003", "sw02004"},
@@ -76,7 +77,7 @@ def test_switchboard_and_hub5(source: Path, tmp_path: Path) -> None:
 
 def test_fisher_is_trained_on(source: Path, tmp_path: Path) -> None:
     also = fisher(tmp_path / "fisher")
-    corpus = prepare_switchboard([source, also], tmp_path / "data", Silent())
+    corpus = prepare_switchboard(Request(tmp_path / "data", source, also=(also,), options=OPEN), Silent())
     found = [u for u in corpus.splits["train"] if u.subset == "fisher"]
     assert len(found) == 8
     genders = {u.speaker: u.gender for u in found}
@@ -86,24 +87,24 @@ def test_fisher_is_trained_on(source: Path, tmp_path: Path) -> None:
     text = next(also.rglob("fe_03_00002.txt"))
     text.write_text("1.0 0.5 A: yes\n1.0 2.0 C: yes\n# comment\n")
     with pytest.raises(UserError, match=r"Fisher: 2 faults(?s:.*)fe_03_00002\.txt:1: (?s:.*)fe_03_00002\.txt:2: "):
-        prepare_switchboard([source, also], tmp_path / "data", Silent())
+        prepare_switchboard(Request(tmp_path / "data", source, also=(also,), options=OPEN), Silent())
 
 
 def test_a_call_without_audio(source: Path, tmp_path: Path) -> None:
     """One of many is left out with a word; one of four means that a disc is missing."""
     next(source.rglob("sw02004.sph")).unlink()
     with pytest.raises(UserError, match=r"no audio of 1 of 4 calls(?s:.*)--also DIR(?s:.*)sw02004\.sph"):
-        prepare_switchboard([source], tmp_path / "data", Silent())
+        prepare_switchboard(Request(tmp_path / "data", source, options=OPEN), Silent())
     more = switchboard(tmp_path / "more", calls=21, turns=2, seed=2, hub5=False)
     next(more.rglob("sw02020.sph")).unlink()
-    corpus = prepare_switchboard([more], tmp_path / "data", Silent())
+    corpus = prepare_switchboard(Request(tmp_path / "data", more, options=OPEN), Silent())
     assert [one.reason for one in corpus.left_out["train"]] == ["sw02020: no sw02020.sph, but a transcript"]
 
 
 def test_older_names_of_the_recordings(source: Path, tmp_path: Path) -> None:
     for path in list(source.rglob("sw020*.sph")):
         path.rename(path.with_name(f"SW{path.name[3:7]}.SPH"))
-    corpus = prepare_switchboard([source], tmp_path / "data", Silent())
+    corpus = prepare_switchboard(Request(tmp_path / "data", source, options=OPEN), Silent())
     assert len(corpus.splits["train"]) == 18
 
 
@@ -115,19 +116,19 @@ def test_times_beyond_the_recording(source: Path, tmp_path: Path) -> None:
     for late, kept in ((0.2, True), (60.0, False)):
         text.write_text("\n".join([*lines[:4], f"{name} {start} {float(end) + late} {' '.join(words)}"]) + "\n")
         options = PrepareOptions(on_bad="skip", vocabulary="open")
-        corpus = prepare_switchboard([source], tmp_path / "data", Silent(), options=options)
+        corpus = prepare_switchboard(Request(tmp_path / "data", source, options=options), Silent())
         ids = [u.id for u in corpus.splits["train"] if u.speaker == "sw02003-A"]
         assert len(ids) == (3 if kept else 2)
         assert len(corpus.left_out.get("train", [])) == (0 if kept else 1)
     with pytest.raises(UserError, match=r"sw2003A-ms98-a-trans\.text:5: .*sw02003\.sph ends at"):
-        prepare_switchboard([source], tmp_path / "data", Silent())
+        prepare_switchboard(Request(tmp_path / "data", source, options=OPEN), Silent())
 
 
 def test_faults_in_transcripts(source: Path, tmp_path: Path) -> None:
     text = next(source.rglob("sw2003A-ms98-a-trans.text"))
     text.write_text("sw2003A-ms98-a-0001 0.5\nsw2004A-ms98-a-0002 0.0 0.1 yes\nsw2003A-ms98-a-0003 0.2 0.1 yes\n")
     with pytest.raises(UserError, match="Switchboard-1: 3 faults in the transcripts") as error:
-        prepare_switchboard([source], tmp_path / "data", Silent())
+        prepare_switchboard(Request(tmp_path / "data", source, options=OPEN), Silent())
     assert all(f"{text}:{number}: not `sw2003A" in str(error.value) for number in (1, 2, 3))
 
 
@@ -135,13 +136,13 @@ def test_faults_in_the_reference(source: Path, tmp_path: Path) -> None:
     reference = next(source.rglob("*.stm"))
     reference.write_text("sw_4390 A sw_4390_A 0.0 1.0 YES\nxx_4390 A xx 0.0 1.0 <O> YES\nsw_4390 1 s 0.0 1.0 <O> YES\n")
     with pytest.raises(UserError, match="Hub5-2000: 3 faults"):
-        prepare_switchboard([source], tmp_path / "data", Silent())
+        prepare_switchboard(Request(tmp_path / "data", source, options=OPEN), Silent())
 
 
 def test_alternatives_in_the_reference(source: Path, tmp_path: Path) -> None:
     reference = next(source.rglob("*.stm"))
     reference.write_text("sw_4390 A s 0.0 0.2 <O,sw,M,sw-M> { @ / YES NO / GO } STAY { GO / @ }\n")
-    corpus = prepare_switchboard([source], tmp_path / "data", Silent())
+    corpus = prepare_switchboard(Request(tmp_path / "data", source, options=OPEN), Silent())
     assert [(u.text, u.gender) for u in corpus.splits["test"]] == [("yes no stay go", "m")]
 
 
@@ -150,15 +151,15 @@ def test_what_is_missing_is_named(source: Path, tmp_path: Path) -> None:
     saved = dictionary.read_text()
     dictionary.unlink()
     with pytest.raises(UserError, match=r"no sw-ms98-dict\.text.*--lexicon"):
-        prepare_switchboard([source], tmp_path / "data", Silent())
+        prepare_switchboard(Request(tmp_path / "data", source, options=OPEN), Silent())
     other = tmp_path / "other.dict"
     other.write_text(saved.replace("_1", "(2)").replace("st[ay]-", "st-"))
-    assert prepare_switchboard([source], tmp_path / "data", Silent(), lexicon=other).lexicon.words
+    assert prepare_switchboard(Request(tmp_path / "data", source, lexicon=other, options=OPEN), Silent()).lexicon.words
     (tmp_path / "empty").mkdir()
     with pytest.raises(UserError, match=r"no transcripts named like sw2001A-ms98-a-trans\.text"):
-        prepare_switchboard([tmp_path / "empty"], tmp_path / "data", Silent())
+        prepare_switchboard(Request(tmp_path / "data", tmp_path / "empty", options=OPEN), Silent())
     with pytest.raises(UserError, match=r"nowhere: no such folder"):
-        prepare_switchboard([source, tmp_path / "nowhere"], tmp_path / "data", Silent())
+        prepare_switchboard(Request(tmp_path / "data", source, also=(tmp_path / "nowhere",), options=OPEN), Silent())
 
 
 def test_links_are_followed_but_not_in_circles(source: Path, tmp_path: Path) -> None:

@@ -17,7 +17,7 @@ def test_a_signal_that_is_passed_on_is_the_same_one(monkeypatch: pytest.MonkeyPa
     try:
         os.kill(os.getpid(), signal.SIGTERM)
         os.kill(os.getpid(), signal.SIGTERM)
-        assert termination.asked()
+        assert termination.request.asked
         killed: list[int] = []
         monkeypatch.setattr(os, "kill", lambda _, number: killed.append(number))
         monkeypatch.setattr(termination, "SAME_SECONDS", -1.0)

@@ -12,13 +12,14 @@ import pytest
 from roundelay.core.errors import UserError
 from roundelay.core.progress import Silent
 from roundelay.core.streams import stream
+from roundelay_speech.data.arrays import Float32
 from roundelay_speech.decode.graphs.graph import GraphConfig
 from roundelay_speech.decode.graphs.hmm import build_graph
-from roundelay_speech.decode.search import Float32, decode
+from roundelay_speech.decode.search import decode
 from roundelay_speech.hmm.align import UNLIMITED, align, utterance_graph
 from roundelay_speech.hmm.alignment import Alignment
 from roundelay_speech.hmm.flat_start import AlignConfig, train_alignments
-from roundelay_speech.hmm.realign import (
+from roundelay_speech.hmm.task import (
     ModelScores,
     RealignConfig,
     realign,

@@ -29,15 +29,9 @@ from roundelay.strategies.dpsgd import DPsgd, mixing_matrix
 EDGES = st.lists(st.tuples(st.integers(0, 8), st.integers(0, 8)), max_size=20)
 
 
-@given(st.integers(1, 33))
-def test_ring_matrix_is_symmetric_and_doubly_stochastic(learners: int) -> None:
-    matrix = ring_matrix(learners)
-    assert np.allclose(matrix, matrix.T)
-    assert np.allclose(matrix.sum(0), 1)
-
-
 def test_two_learners_on_a_ring_average() -> None:
     """They are each other's only neighbour: with one third and two thirds they would overshoot."""
+    assert ring_matrix(1).tolist() == [[1.0]]
     assert ring_matrix(2).tolist() == [[0.5, 0.5], [0.5, 0.5]]
     assert second_eigenvalue(ring_matrix(2)) == pytest.approx(0)
 
@@ -87,7 +81,7 @@ def test_a_graph_is_connected_if_its_mix_has_a_spectral_gap(edges: list[tuple[in
     assert connected(9, edges) == (second_eigenvalue(metropolis_matrix(9, edges)) < 1 - 1e-9)
 
 
-@pytest.mark.parametrize("learners", [2, 3, 4, 7])
+@given(st.integers(2, 33))
 def test_metropolis_weights_of_a_ring_are_one_third(learners: int) -> None:
     ring = [(rank, (rank + 1) % learners) for rank in range(learners)]
     np.testing.assert_allclose(metropolis_matrix(learners, ring), ring_matrix(learners))

@@ -86,7 +86,7 @@ def test_a_grid_goes_on_from_its_files(table: ModuleType, tmp_path: Path) -> Non
 def test_speeds_are_of_whole_periods(monkeypatch: pytest.MonkeyPatch) -> None:
     """Ten steps of a tenth of a second, a talk of one second after every fifth: a block takes 1.5 s."""
     monkeypatch.syspath_prepend(str(BENCHMARKS))
-    speed = importlib.import_module("two_hosts_notes").speed
+    speed = importlib.import_module("two_hosts_grid").speed
     ends, at = [], 0.0
     for step in range(1, 14):
         at += 0.1 + (step % 5 == 0)

@@ -8,16 +8,13 @@ import torch
 
 from roundelay.core.epochs import EpochPlan
 from roundelay.core.errors import UserError
-from roundelay.runtime.base import SegmentPlan
-from roundelay.runtime.sim.driver import SimRuntime
 from roundelay_speech.models.frames import log_likelihoods
 from roundelay_speech.models.network import stacked
 from roundelay_speech.unit_labels import label_splits, rows_needed, units_of
 from roundelay_speech.units import Characters, Phones
-from support.clusters import EVERY, cluster, one_of_each
 from support.toy_corpus import toy_corpus
 from support.toy_models import tiny, toy
-from support.toy_units import UNALIGNED, UnalignedTask, examples_of, learner_of
+from support.toy_units import UNALIGNED, examples_of, learner_of
 
 pytestmark = pytest.mark.usefixtures("one_thread")
 
@@ -148,16 +145,3 @@ def test_two_halves_of_a_round_are_the_round() -> None:
     assert one.frames == sum(part.frames for part in two) == 8
     assert one.loss == pytest.approx(sum(part.loss for part in two), rel=1e-5)
     torch.testing.assert_close(found[0], (found[1] + found[2]) / 2, rtol=1e-4, atol=1e-5)
-
-
-@pytest.mark.parametrize("strategy", one_of_each(EVERY))
-def test_every_strategy_trains_on_utterances(strategy: str) -> None:
-    segment = SegmentPlan(plan(2, examples=21), 0.01)
-    with SimRuntime(cluster(strategy, 2, UnalignedTask("blstm"))) as runtime:
-        before = runtime.consensus().clone()
-        outcome = runtime.segment(segment)
-        after = runtime.consensus()
-    assert outcome.counts.frames.sum() == 21
-    assert np.isfinite(outcome.counts.statistics.loss)
-    assert torch.isfinite(after).all()
-    assert not torch.equal(after, before)

@@ -1,9 +1,9 @@
 """Links between hosts: frames, silence and ends."""
 
 import socket
-import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -13,7 +13,7 @@ from roundelay.runtime.hosts.transport.listener import Listener
 from roundelay.runtime.hosts.transport.stream import LONG_BYTES, Stream
 from roundelay.runtime.hosts.transport.wire import Link, LinkClosed, LinkTimeout
 from support.links import HERE, SECRET, drain, listening, pair, put, raw, sealed
-from support.until import until
+from support.until import meanwhile, until
 
 # Good frames ----------------------------------------------------------------------------------------------------------
 
@@ -31,10 +31,8 @@ def test_frames_arrive_as_they_were_sent(header: dict[str, Any], size: int) -> N
     data = np.random.default_rng(size).integers(0, 256, size, np.uint8)
     with pair() as (near, far, _):
         for here, there in ((near, far), (far, near)):
-            thread = threading.Thread(target=here.send, args=("row", header, [data]))
-            thread.start()
-            message = there.receive(60.0)
-            thread.join()
+            with meanwhile(partial(here.send, "row", header, [data])):
+                message = there.receive(60.0)
             assert (message.kind, message.header) == ("row", header)
             assert bytes(message.payload) == data.tobytes()
             assert here.sent_bytes == there.received_bytes > size
@@ -45,10 +43,8 @@ def test_a_payload_is_gathered_from_many_buffers_and_laid_into_one() -> None:
     whole = np.concatenate(parts)
     into = np.full(len(whole) + 5, -1, np.float32)
     with pair() as (near, far, _):
-        thread = threading.Thread(target=near.send, args=("row", {}, parts))
-        thread.start()
-        message = far.receive(60.0, into=into)
-        thread.join()
+        with meanwhile(partial(near.send, "row", {}, parts)):
+            message = far.receive(60.0, into=into)
         assert len(message.payload) == whole.nbytes
         assert np.shares_memory(np.frombuffer(message.payload, np.float32), into)
         assert np.array_equal(into[:-5], whole)
@@ -59,12 +55,8 @@ def test_both_directions_at_once() -> None:
     """Neither end reads before it has written far more than the kernel keeps."""
     data = bytes(20_000_000)
     with pair() as (near, far, _):
-        threads = [threading.Thread(target=link.send, args=("row", {}, [data])) for link in (near, far)]
-        for thread in threads:
-            thread.start()
-        sizes = [len(link.receive(60.0).payload) for link in (near, far)]
-        for thread in threads:
-            thread.join()
+        with meanwhile(*(partial(link.send, "row", {}, [data]) for link in (near, far))):
+            sizes = [len(link.receive(60.0).payload) for link in (near, far)]
         assert sizes == [len(data)] * 2
 
 
@@ -99,12 +91,8 @@ def test_whoever_closes_wakes_whoever_waits_here_and_there() -> None:
             except LinkClosed as error:
                 ends.append(str(error))
 
-        threads = [threading.Thread(target=listen, args=(link,)) for link in (near, far)]
-        for thread in threads:
-            thread.start()
-        near.close()
-        for thread in threads:
-            thread.join()
+        with meanwhile(*(partial(listen, link) for link in (near, far))):
+            near.close()
         assert len(ends) == 2
         for link in (near, far):
             link.close()
@@ -151,10 +139,8 @@ def test_a_record_that_comes_in_drops_is_progress_however_slow() -> None:
                 until(lambda: stream.received_bytes >= at)  # noqa: B023
                 there.sendall(bytes([1]) * (LONG_BYTES // 8))
 
-        thread = threading.Thread(target=drops)
-        thread.start()
-        stream.fill(view)
-        thread.join()
+        with meanwhile(drops):
+            stream.fill(view)
         assert bytes(view) == bytes([1]) * LONG_BYTES
 
 
@@ -168,11 +154,9 @@ def test_the_kernel_gives_a_link_up_no_sooner_than_its_owner() -> None:
 
 def test_after_a_long_record_one_byte_wakes_whoever_waits() -> None:
     with connection() as (here, there), Stream(here, 60.0) as stream:
-        thread = threading.Thread(target=stream.fill, args=(memoryview(bytearray(4 * LONG_BYTES)),))
-        thread.start()
-        until(lambda: here.getsockopt(socket.SOL_SOCKET, socket.SO_RCVLOWAT) > 1)
-        there.sendall(bytes(4 * LONG_BYTES))
-        thread.join()
+        with meanwhile(partial(stream.fill, memoryview(bytearray(4 * LONG_BYTES)))):
+            until(lambda: here.getsockopt(socket.SOL_SOCKET, socket.SO_RCVLOWAT) > 1)
+            there.sendall(bytes(4 * LONG_BYTES))
         assert here.getsockopt(socket.SOL_SOCKET, socket.SO_RCVLOWAT) == 1
         there.sendall(b"!")
         stream.wait(60.0)
@@ -192,11 +176,9 @@ def test_who_connects_first_waits_for_who_listens_later() -> None:
     with socket.create_server(HERE) as taken:
         address = taken.getsockname()
     found: list[Link] = []
-    thread = threading.Thread(target=lambda: found.append(Link.connect(address, SECRET, {}, 60.0)))
-    thread.start()
-    listener = Listener(address, SECRET)
-    far = listener.accept(60.0)
-    thread.join()
+    with meanwhile(lambda: found.append(Link.connect(address, SECRET, {}, 60.0))):
+        listener = Listener(address, SECRET)
+        far = listener.accept(60.0)
     assert far is not None
     for link in (far, *found):
         link.close()
@@ -206,16 +188,12 @@ def test_who_connects_first_waits_for_who_listens_later() -> None:
 def test_a_closed_listener_keeps_nobody_waiting() -> None:
     with listening() as listener:
         found: list[Link | None] = []
-        threads = [threading.Thread(target=lambda: found.append(listener.accept(None))) for _ in range(2)]
-        for thread in threads:
-            thread.start()
-        mute = raw(listener)
-        drain_one = mute.recv(1)
-        assert drain_one
-        listener.close()
-        listener.close()
-        for thread in threads:
-            thread.join()
+        with meanwhile(*(lambda: found.append(listener.accept(None)) for _ in range(2))):
+            mute = raw(listener)
+            drain_one = mute.recv(1)
+            assert drain_one
+            listener.close()
+            listener.close()
         assert found == [None, None]
         drain(mute)
         mute.close()

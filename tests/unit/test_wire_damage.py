@@ -1,7 +1,6 @@
 """Links between hosts: malformed frames and noise close their link, and no other."""
 
 import json
-import threading
 import tracemalloc
 from contextlib import suppress
 from typing import Any
@@ -9,11 +8,10 @@ from typing import Any
 import numpy as np
 import pytest
 
-from roundelay.runtime.hosts.transport.rejected import RejectedConnections
-from roundelay.runtime.hosts.transport.seal import RECORD_BYTES
-from roundelay.runtime.hosts.transport.wire import BadFrame, Link, LinkClosed, Tampered
+from roundelay.runtime.hosts.transport.handshake import RECORD_BYTES
+from roundelay.runtime.hosts.transport.wire import BadFrame, Link, LinkClosed, RejectedConnections, Tampered
 from support.links import SECRET, listening, pair, put, putting, raw, sealed, sealed_payload, still_open_to_ours
-from support.until import until
+from support.until import meanwhile, until
 
 DEEP = b"[" * 200_000 + b"]" * 200_000
 
@@ -119,15 +117,13 @@ def test_memory_grows_with_what_has_come_and_not_with_what_is_announced() -> Non
     with pair() as (near, far, _):
         far.largest = gigabytes
         put(near, sealed(near, size=gigabytes))
-        thread = threading.Thread(target=lambda: _suppressed(far))
         tracemalloc.start()
-        thread.start()
-        put(near, sealed_payload(near, bytes(3 * RECORD_BYTES)))
-        until(lambda: far.received_bytes > 3 * RECORD_BYTES)
-        _, peak = tracemalloc.get_traced_memory()
-        tracemalloc.stop()
-        near.close()
-        thread.join()
+        with meanwhile(lambda: _suppressed(far)):
+            put(near, sealed_payload(near, bytes(3 * RECORD_BYTES)))
+            until(lambda: far.received_bytes > 3 * RECORD_BYTES)
+            _, peak = tracemalloc.get_traced_memory()
+            tracemalloc.stop()
+            near.close()
         assert peak < 100 * RECORD_BYTES
 
 

@@ -5,8 +5,8 @@ of learners of that run, the seconds of a gradient, a local update, an exchange 
 learners that share a host wait for each other's processors, locks and messages, and no finer model is needed for that.
 
 For a number of learners that was not measured: the processor seconds of a gradient are affine in its frames, and all
-learners share the cores (a learner alone uses several threads); whatever else learners do themselves takes longer as
-they crowd the cores.
+learners share the cores (a learner alone uses several threads); learners' other work takes longer as they crowd the
+cores.
 
 Legend: L learners.
 """
@@ -19,8 +19,7 @@ import numpy as np
 
 from roundelay.core.errors import UserError
 from roundelay.runtime.sim.cluster import Allreduce, Compute, Node, VirtualCluster
-from roundelay.simulation.measured import Measured, cores_used, read_run
-from roundelay.simulation.timing import time_strategy
+from roundelay.simulation.scenario import Measured, cores_used, read_run, time_strategy
 from roundelay.strategies.base import Strategy
 
 ROUNDS = 240
@@ -112,9 +111,9 @@ class Predicted:
 
     label: str
     learners: int
-    frames_per_second: float | None  # from all *other* runs; None: none of them did what this one does
+    frames_per_second: float | None  # from all *other* runs; None: none of them had this one's work
     measured: float | None = None
-    own: float | None = None  # from the costs of this very run: what is lost in the model, not in the calibration
+    own: float | None = None  # from the costs of this very run: the error of the model, not of the calibration
 
     @property
     def error(self) -> float | None:
@@ -123,7 +122,7 @@ class Predicted:
 
     @property
     def own_error(self) -> float | None:
-        """Relative, of what the run's own costs give."""
+        """Relative, of the prediction by the run's own costs."""
         return _relative(self.own, self.measured)
 
 

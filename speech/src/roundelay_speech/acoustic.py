@@ -39,8 +39,7 @@ from roundelay_speech.model_input import ModelInput
 from roundelay_speech.models import AcousticNetwork
 from roundelay_speech.objectives import LfMmi
 from roundelay_speech.prepared import load_corpus, read_summary
-from roundelay_speech.recipes.kept import completed
-from roundelay_speech.recipes.recipe import Recipe, Training, complete, with_order
+from roundelay_speech.recipes.recipe import Recipe, Training, complete, completed, with_order
 from roundelay_speech.starting import beginning_of
 from roundelay_speech.trained import MODEL_META, UNITS, TrainedSizes
 from roundelay_speech.unit_labels import units_of
@@ -100,7 +99,7 @@ def make_job(recipe: Recipe, exp: Path | None = None, place: HostPlace | None = 
     says which of several hosts this is.
 
     Raises:
-        UserError: what the recipe names is missing or does not fit together.
+        UserError: a part that the recipe names is missing, or two do not fit together.
     """
     corpus = read_summary(recipe.corpus)
     recipe = with_order(recipe, corpus.splits.get(TRAIN, {}).get("hours", 0.0))

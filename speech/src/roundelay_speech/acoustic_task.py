@@ -24,11 +24,9 @@ from roundelay.learner.objectives import CrossEntropy, Objective
 from roundelay_speech.features.store import FeatureStore
 from roundelay_speech.mmi.graphs import TranscriptGraphs, graph_splits
 from roundelay_speech.models import AcousticNetwork, ModelConfig, make_network
-from roundelay_speech.models.augment import AugmentConfig, SpecAugment
 from roundelay_speech.models.frames import FrameExamples, OrderName, log_prior
-from roundelay_speech.models.frontend import Frontend
-from roundelay_speech.models.sequences import SequenceExamples
-from roundelay_speech.models.utterances import LabelledUtterances, UtteranceExamples
+from roundelay_speech.models.frontend import AugmentConfig, Frontend, SpecAugment
+from roundelay_speech.models.sequences import LabelledUtterances, SequenceExamples, UtteranceExamples
 from roundelay_speech.objectives import LfMmi
 from roundelay_speech.objectives.lfmmi import MmiGraphs
 from roundelay_speech.prepared import load_corpus
@@ -42,11 +40,11 @@ AcousticExamples = FrameExamples | SequenceExamples | UtteranceExamples
 
 
 class Targets(ABC):
-    """Features of a corpus and what is to be learned of them."""
+    """Features of a corpus and the targets to be learned of them."""
 
     store: FeatureStore  # the features
     columns: int  # S
-    digest: str  # of what the columns stand for
+    digest: str  # of the meaning of the columns
 
     @abstractmethod
     def examples(self, network: AcousticNetwork) -> AcousticExamples:
@@ -62,7 +60,7 @@ class Targets(ABC):
 
     @abstractmethod
     def prior(self, examples: AcousticExamples) -> NDArray[np.float32]:
-        """Return (S,) log, by which posteriors are divided in recognition."""
+        """Return the log prior (S,), by which posteriors are divided in recognition."""
 
     def objective(self, chosen: Objective) -> Objective:
         """Return the objective that a recipe chooses, for these targets."""
@@ -85,7 +83,8 @@ class TiedStates(Targets):
         for split in (TRAIN, HELD_OUT):
             if split not in index.splits or not examples.count(split):
                 raise UserError(
-                    f"{self._corpus}: no aligned frames in split {split!r}; training needs {TRAIN} and {HELD_OUT}."
+                    f"{self._corpus}: no aligned frames in split {split!r}; training needs {TRAIN} and {HELD_OUT}. "
+                    f"`roundelay prepare ... --split {split}=FOLDER` names it; then align again."
                 )
         return examples
 
@@ -177,7 +176,7 @@ class AcousticTask(Task):
         return replace(self, scales=tuple(common))
 
     def targets(self) -> Targets:
-        """Return features and what is to be learned of them; of a large corpus as all processes of a host map them.
+        """Return features and the targets to be learned of them; of a large corpus as all processes of a host map them.
 
         Raises:
             UserError: corpus or alignment is missing or broken.

@@ -16,8 +16,7 @@ from roundelay.learner.base import Learner
 from roundelay.runtime.base import parse_straggler
 from roundelay.runtime.sim.cluster import Handicap, VirtualCluster
 from roundelay_speech.acoustic import make_job
-from roundelay_speech.recipes.kept import read_kept
-from roundelay_speech.recipes.recipe import Recipe, load_recipe
+from roundelay_speech.recipes.recipe import Recipe, load_recipe, read_kept
 
 
 def probed(source: str, overrides: Sequence[str], machines: Machines) -> tuple[VirtualCluster, AdviceTask]:
@@ -84,7 +83,7 @@ def chosen_strategy(source: str, overrides: Sequence[str], exp: Path) -> tuple[s
     """Return the strategy that `auto` means for a recipe on this host, and why. Several learners have one for several,
     also where one alone would be first: the reason says so then.
 
-    A run that is there goes on by its own: what was chosen is in its recipe.
+    A run that is there goes on by its own: the choice is in its recipe.
 
     Args:
         overrides: of the recipe, without a strategy.

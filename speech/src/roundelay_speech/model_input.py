@@ -1,7 +1,7 @@
-"""Input that a model was trained on, as model.json keeps it, compared with what a corpus gives.
+"""Input that a model was trained on, as model.json keeps it, compared with that of a corpus.
 
-Frames at another sampling rate, or of other filterbanks, are numbers like any others: the network takes them, and what
-comes out is no speech. So both are compared before anything is decoded.
+Frames at another sampling rate, or of other filterbanks, are numbers like any others: the network takes them, and its
+output is no speech. So both are compared before anything is decoded.
 """
 
 import hashlib
@@ -17,13 +17,10 @@ from roundelay_speech.prepared import TRAIN, Corpus
 
 @dataclass(frozen=True)
 class ModelInput:
-    """The features, words and transcripts a model was trained on.
-
-    Attributes:
-        frame_shift, frame_length: in seconds.
-    """
+    """The features, words and transcripts a model was trained on."""
 
     sampling_rate: int  # of the audio, in Hz
+    # frame_shift, frame_length: in seconds.
     frame_shift: float
     frame_length: float
     folder: str  # of the features in the corpus, such as fbank40
@@ -85,7 +82,7 @@ def features_for(
 
     Args:
         parts: the columns the model was trained on; one called `features` where it knows their number only.
-        known: what else is known of them; None: the model was saved by a version that did not keep it.
+        known: other facts about them; None: the model was saved by a version that did not keep it.
         model: names the model in messages.
         splits: whose utterances must have features; none: all.
 

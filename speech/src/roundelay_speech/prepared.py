@@ -6,7 +6,7 @@ DATA/lexicon.txt               CMU format
 DATA/fbank40/                  features of all splits (see features/store); DATA/feats/ where they were given
 DATA/piped/                    audio that commands of wav.scp made, where they were allowed; DATA/lhotse/: that lhotse
 DATA/guessed_lexicon.txt       those of its words whose pronunciations were guessed from their spelling, if any
-DATA/cleaned.tsv               what `--clean-transcripts` changed in transcripts, by kind
+DATA/cleaned.tsv               changes of transcripts by `--clean-transcripts`, by kind
 DATA/held_out_lexicon.txt      guesses for words that only held-out splits have, if any: to align, never to recognise
 """
 
@@ -52,10 +52,10 @@ class Corpus:
     map_to: str | None = None
     feature_folder: str = "fbank40"
     audio: bool = True  # False: features were given, and an utterance's samples are frames
-    left_out: dict[str, list[LeftOut]] = field(default_factory=dict)  # by split: what `prepare` left out, with reasons
+    left_out: dict[str, list[LeftOut]] = field(default_factory=dict)  # by split: left out by `prepare`, with reasons
     guessed: int = 0  # words of the lexicon whose pronunciations were guessed (all are in GUESSED_LEXICON)
     held_out_words: Mapping[str, tuple[Pronunciation, ...]] = field(default_factory=dict)  # see `alignment_lexicon`
-    remarks: list[str] = field(default_factory=list)  # what `prepare` found odd, though nothing was broken
+    remarks: list[str] = field(default_factory=list)  # oddities that `prepare` found, though nothing was broken
     absent_shards: tuple[int, ...] = ()  # shards of train whose features are not here; nor are their utterances
     train_transcripts: tuple[str, ...] = ()  # of all shards, where some are absent
     unlabelled: bool = False  # to be recognised alone: splits of any names, words or none, no lexicon
@@ -108,8 +108,8 @@ class Corpus:
 
     @property
     def alignment_lexicon(self) -> Lexicon:
-        """The lexicon, and pronunciations of words that only the held-out splits have: guesses, and what a dictionary
-        says of words outside the vocabulary.
+        """The lexicon, and pronunciations of words that only the held-out splits have: guesses, and those of a
+        dictionary for words outside the vocabulary.
 
         Their frames can be labelled so; but the recogniser, which cannot know those words, must not be given them.
         """

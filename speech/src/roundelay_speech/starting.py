@@ -1,8 +1,8 @@
 """Models that runs start from: another run's, one of its checkpoints, or that of a first phase.
 
-A run asks for it once, when it begins: the model is in its first checkpoint, and whoever goes on with the run does not
-look at the source again. Layers are found by name, so the source may have been trained by any strategy and number of
-learners. The scale of inputs is not taken over: it is fitted to the corpus that is trained on.
+A run asks for it once, when it begins: the model is in its first checkpoint, and a run that goes on does not look at
+the source again. Layers are found by name, so the source may have been trained by any strategy and number of learners.
+The scale of inputs is not taken over: it is fitted to the corpus that is trained on.
 
 Legend: P parameters.
 """
@@ -42,9 +42,7 @@ from roundelay_speech.hmm.alignment import TREE
 from roundelay_speech.model_input import ModelInput, mismatches, refuse
 from roundelay_speech.models.network import AcousticNetwork
 from roundelay_speech.prepared import load_corpus
-from roundelay_speech.recipes.init import FirstPhase, Init
-from roundelay_speech.recipes.kept import kept_recipe
-from roundelay_speech.recipes.recipe import Decoding, Recipe, Training, as_it_was
+from roundelay_speech.recipes.recipe import Decoding, FirstPhase, Init, Recipe, Training, as_it_was, kept_recipe
 from roundelay_speech.trained import MODEL, MODEL_META, PACKED_NETWORK
 from roundelay_speech.unit_labels import units_of
 from roundelay_speech.units.base import UnitSet
@@ -121,7 +119,7 @@ def targets_of_units(units: UnitSet) -> str:
 
 
 def _targets_of_recipe(recipe: Recipe) -> str:
-    """Return the digest of what a run of this recipe is trained on; empty where it cannot be read."""
+    """Return the digest of the training data of a run of this recipe; empty where it cannot be read."""
     if recipe.unaligned:
         return targets_of_units(units_of(recipe.units, load_corpus(recipe.corpus)))
     return targets_of(recipe.aligned)
@@ -132,7 +130,7 @@ def _targets_of_recipe(recipe: Recipe) -> str:
 
 @dataclass(frozen=True)
 class _Source:
-    """Parameters of a model by name, and what is known of it."""
+    """Parameters of a model by name, and the facts known of it."""
 
     path: Path
     tensors: Mapping[str, Tensor]
@@ -312,7 +310,7 @@ def _output(module: AcousticNetwork) -> set[str]:
 
 
 def _places(names: Iterable[str]) -> dict[tuple[str, int], str]:
-    """Return names by what is left without numbers, and by their order: dropout layers, which have no parameters, count
+    """Return names by their parts without numbers, and by their order: dropout layers, which have no parameters, count
     in the numbers of a Sequential, and may be there in one of two models and not in the other."""
     found: dict[str, list[str]] = {}
     for name in sorted(names, key=lambda name: [int(number) for number in re.findall(r"\d+", name)]):

@@ -1,4 +1,4 @@
-"""Trained networks on disk: parameters by name, and a JSON that says what network they are of and what it hears.
+"""Trained networks on disk: parameters by name, and a JSON on their network and its input.
 
 EXP/model.safetensors   parameters, the front end's buffers, the prior
 EXP/model.json          sizes of the network, its input, the digest of its tied states, its units; checksums
@@ -22,7 +22,7 @@ from roundelay.core.configure import build
 from roundelay.core.errors import UserError
 from roundelay_speech.features.store import FeatureStore, StoredPart
 from roundelay_speech.model_input import ModelInput, features_for, mismatches, refuse
-from roundelay_speech.models import AcousticNetwork, ModelConfig, make_network
+from roundelay_speech.models import AcousticNetwork, AnyModel, make_network
 from roundelay_speech.prepared import Corpus
 from roundelay_speech.units.base import UnitSet
 
@@ -33,7 +33,7 @@ PACKED_NETWORK = "acoustic-"
 
 @dataclass(frozen=True)
 class AcousticModel:
-    """A trained network, the prior it is divided by, and what it was trained on."""
+    """A trained network, the prior it is divided by, and its training data."""
 
     module: AcousticNetwork
     prior: NDArray[np.float32]  # (S,) log
@@ -59,7 +59,7 @@ class AcousticModel:
 class TrainedSizes:
     """Sizes stored beside the tensors: enough to build the network."""
 
-    model: ModelConfig
+    model: AnyModel
     features: int
     states: int
     parts: tuple[StoredPart, ...] = ()  # of the features; none: all alike, as earlier versions had them
@@ -98,7 +98,7 @@ def load_model(exp: Path) -> AcousticModel:
     return AcousticModel(network, prior, sizes.input, sizes.units)
 
 
-_USUAL_SIZE = 4096  # of whatever a network may have without a tensor of it: neighbours of a frame, frames of a chunk
+_USUAL_SIZE = 4096  # of sizes a network may have without a tensor of them: neighbours of a frame, frames of a chunk
 
 
 def _check_sizes(sizes: TrainedSizes, tensors: Mapping[str, Tensor]) -> None:

@@ -7,7 +7,7 @@ them. So the first process that wants to train on a corpus reads and checks all 
     offsets.npy, speakers.npy         of utterances in the store (see features/store)
     mean.npy, std.npy                 of speakers
     SPLIT.firsts.npy, utterances, ends, ...    labelled frames of each split (see models/labelled)
-    index.json                        sizes and checksums, and what it was made from; written last
+    index.json                        sizes and checksums, and its sources; written last
 
 Of a corpus some of whose shards are not here (see features/shards) it has the labelled frames of the others.
 
@@ -33,7 +33,7 @@ from roundelay_speech.data.arrays import BROKEN, map_array
 from roundelay_speech.features.shards import IN_SHARDS, StoredShard, open_shards, shard_files
 from roundelay_speech.features.store import FEATURES, INDEX, FeatureStore, SpeakerStats, StoredPart
 from roundelay_speech.hmm.alignment import PDFS, SUMMARY, Alignment
-from roundelay_speech.models.labelled import LabelledRuns
+from roundelay_speech.models.frames import LabelledRuns
 from roundelay_speech.prepared import CORPUS, load_corpus
 
 FOLDER, META = "index", "index.json"

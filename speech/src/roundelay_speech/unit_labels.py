@@ -6,7 +6,7 @@ from itertools import pairwise
 from roundelay_speech.data.manifest import Utterance
 from roundelay_speech.data.problems import LeftOut
 from roundelay_speech.features.store import FeatureStore
-from roundelay_speech.models.utterances import LabelledUtterances, labelled
+from roundelay_speech.models.sequences import LabelledUtterances, labelled
 from roundelay_speech.prepared import TRAIN, Corpus
 from roundelay_speech.units.base import UnitsConfig, UnitSet
 

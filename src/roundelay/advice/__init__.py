@@ -1,1 +1,1 @@
-"""`roundelay advise`: strategies ranked for a cluster and a model, by the simulator and by what runs have shown."""
+"""`roundelay advise`: strategies ranked for a cluster and a model, by the simulator and by the results of runs."""

@@ -5,14 +5,12 @@ from dataclasses import dataclass, replace
 from math import exp, hypot
 from typing import Any, final
 
-from roundelay.advice.candidates import Candidate, candidates
 from roundelay.advice.learning import Trained, bears, efficiency, fitted
-from roundelay.advice.throughput import StepWork, never_talking, speed
+from roundelay.advice.throughput import Candidate, StepWork, candidates, never_talking, speed
 from roundelay.core.configure import plain
 from roundelay.core.errors import UserError
 from roundelay.reports.numbers import seconds as written
-from roundelay.runtime.hosts.exchange.link_form import settled
-from roundelay.runtime.hosts.exchange.row_format import RowFormat
+from roundelay.runtime.hosts.exchange.row_format import RowFormat, settled
 from roundelay.runtime.hosts.options import HostOptions
 from roundelay.runtime.sim.cluster import Node, VirtualCluster
 
@@ -21,7 +19,7 @@ EQUALLY_FAST = 1.01
 FILLED = 0.8
 """Examples a second of a learner's share over those of the whole minibatch, below which the share is too small."""
 FASTER = 10.0
-"""Times as fast a link is supposed to be for the line that says what that would gain."""
+"""Times as fast a link is supposed to be for the line on its gain."""
 ALONE = "sgd"
 """The strategy of one learner alone."""
 LOOKED_AT_AGAIN = 6
@@ -61,7 +59,7 @@ class AdviceTask:
     """A training that is to be advised on.
 
     parameters  of the model
-    examples    that one learner needs to the loss; frames, sequences, whatever a minibatch has
+    examples    that one learner needs to the loss; frames, sequences, or the unit of a minibatch
     frames      of a learner's minibatch
     momentum    of the local optimizer
     rate        learning rate that one learner bears well; None: none is said
@@ -93,10 +91,10 @@ class AdviceTask:
 @final
 @dataclass(frozen=True)
 class Ranked:
-    """A candidate, as it would do.
+    """A candidate with its predicted results.
 
     throughput     examples a second of all learners
-    of_never_talking  share of what they would do if they never talked
+    of_never_talking  share of the throughput if they never talked
     bears          largest learning rate, as a share of the largest that one learner bears
     factor         times as many examples as one learner needs for the same loss
     seconds        to that loss
@@ -176,7 +174,7 @@ class BesideAlone:
 @final
 @dataclass(frozen=True)
 class WhatIf:
-    """The same with something changed: the best strategy then, and its seconds."""
+    """The advice with one thing changed: the best strategy then, and its seconds."""
 
     change: str
     best: Ranked
@@ -279,7 +277,7 @@ def best_of(ranked: Sequence[Ranked]) -> Ranked:
 
 
 def beside_alone(ranked: Sequence[Ranked], learners: int) -> BesideAlone | None:
-    """Set the best of several learners beside one alone; None where there are not both."""
+    """Compare the best of several learners with one alone; return None where there are not both."""
     alone = [one for one in ranked if one.candidate.strategy == ALONE]
     several = [one for one in ranked if one.candidate.strategy != ALONE]
     return BesideAlone(alone[0], best_of(several), learners) if alone and several else None

@@ -43,7 +43,7 @@ def read_facts(exp: Path, target_loss: float | None = None, link: VirtualLink | 
 
     Args:
         target_loss: held-out, that examples are counted to; None: the lowest that the run has reached.
-        link: between hosts, instead of what the records say.
+        link: between hosts, instead of the records' own.
 
     Raises:
         UserError: it is no run of real learners, or never reached that loss; names the file.
@@ -108,7 +108,7 @@ def _link(records: Sequence[Record]) -> VirtualLink | None:
 def _task(
     exp: Path, records: Sequence[Record], run: RunStarted, recipe: dict[str, object], target: float | None
 ) -> AdviceTask:
-    """Return the run's task; examples are those that one learner would have needed, by what the fit says of its
+    """Return the run's task; examples are those that one learner would have needed, by the fit's factor for its
     strategy."""
     training, optimizer, schedule = (dict(recipe.get(key) or {}) for key in ("training", "optimizer", "schedule"))  # type: ignore[call-overload]
     evaluations = [one for one in of_kind(records, Evaluation) if one.split == "dev"]

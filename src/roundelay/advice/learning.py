@@ -6,8 +6,8 @@ says which), of the held-out loss that a strategy ends at over that of one learn
     log(loss / loss of one learner) = a lag + b late + c apart + d apart^2 + e reset + f seldom
 
     lag     x / (1 + x), x = (period / (1 - block momentum) - 1) / rounds of the whole training: the share of it by
-            which the model that is kept lags behind what learners have done
-    late    largest rate that `ssgd` bears over the strategy's, less 1 (stability.py): what late gradients ask of rates
+            which the model that is kept lags behind the learners' updates
+    late    largest rate that `ssgd` bears over the strategy's, less 1 (stability.py): the price of late gradients
     apart   square root of the number of rows that differ from each other, while one minibatch is cut over all; 0 where
             learners go on from the same model
     reset   share of a step that is lost since local momentum starts from zero in every block
@@ -44,7 +44,7 @@ EDGE_ROUNDS, EDGE_COORDINATES = 150, 1024
 @final
 @dataclass(frozen=True)
 class Trained:
-    """A training, as far as its efficiency depends on it.
+    """The facts of a training on which its efficiency depends.
 
     rounds       of the whole training
     momentum     of the local optimizer

@@ -29,7 +29,7 @@ PAYLOAD = 1448 / 1514
 @final
 @dataclass(frozen=True)
 class Machines:
-    """Machines like this one, and what joins them.
+    """Machines like this one, and the links between them.
 
     learners  on each
     count     of machines

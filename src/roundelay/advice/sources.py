@@ -19,7 +19,7 @@ Say = Callable[[str], None]
 
 
 def advise_on(wanted: Wanted, say: Say = lambda _: None) -> Advice:
-    """Return the advice for what the user gives.
+    """Return the advice for the facts the user gives.
 
     Raises:
         UserError: something is missing; names the file and the key, or the option.
@@ -34,7 +34,7 @@ def advise_on(wanted: Wanted, say: Say = lambda _: None) -> Advice:
 
 
 def task_of(wanted: Wanted, known: AdviceTask) -> AdviceTask:
-    """Return the task as it is known, with what the user gives in its place."""
+    """Return the task as it is known, with the user's facts in place of its own."""
     given = {name: getattr(wanted, name) for name in ("parameters", "examples", "frames", "momentum", "rate")}
     share = known.share if wanted.frames is None else None  # measured of other minibatches
     return replace(known, share=share, **{name: value for name, value in given.items() if value is not None})

@@ -1,24 +1,122 @@
-"""Examples a second of a candidate, in the simulator, and of learners that never talk."""
+"""Strategies that are considered for a cluster, with examples a second of each in the simulator, and of learners that
+never talk."""
 
+from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from typing import ClassVar, final
 
-from roundelay.advice.candidates import Candidate
+from roundelay.algorithms.codecs import CODECS
+from roundelay.core.codec import FP32, Codec
 from roundelay.core.effects import Draw, Grad
 from roundelay.core.errors import UserError
 from roundelay.core.state import Me
-from roundelay.runtime.hosts.options import HostOptions
+from roundelay.runtime.hosts.options import AUTO, HostOptions
 from roundelay.runtime.sim.cluster import Allreduce, VirtualCluster, VirtualLink, VirtualLinks
-from roundelay.simulation.timing import Timed, time_strategy
+from roundelay.simulation.scenario import Timed, time_strategy
+from roundelay.strategies import make_strategy
 from roundelay.strategies.base import Strategy, Traits
+
+EVERYWHERE = (
+    "ssgd",
+    "delay-by-one",
+    "bsp,period=5",
+    "bsp,period=20",
+    "bmuf,period=5",
+    "bmuf,period=20",
+    "bmuf,period=80",
+    "slowmo,period=12",
+    "diloco,period=50",
+    "diloco,period=100",
+    "diloco,period=500",
+    "diloco,period=100,fragments=4,delay=10",
+    "diloco,period=100,codec=int8",
+    "gossip-diloco,period=50",
+    "dpsgd:ring",
+    "dpsgd:random-ring,order=consensus",
+    "gossip-pga,period=6",
+    "easgd,period=4",
+    "easgd,period=16",
+    "asgd",
+    "async-diloco,period=50",
+    "sparseloco,period=50",
+    "a2cid2",
+    "divshare",
+    "adpsgd:random-ring",
+)
+"""Considered for every cluster of two learners or more, those of one host where there is one machine."""
+WITH_A_QUORUM = ("bsp,period=20,quorum=0.75", "bmuf,period=20,quorum=0.75", "diloco,period=50,quorum=0.75")
+"""Considered where some learners may be slower than others, and a quarter of them is one at least."""
+
+
+@final
+@dataclass(frozen=True)
+class Candidate:
+    """A strategy, and the options of a run on several hosts that go with it.
+
+    strategy   as `--strategy` takes it
+    wire       codec between hosts, as `--wire` takes it
+    fragments  of exchanges between hosts, as `--fragments` takes it
+    """
+
+    strategy: str
+    wire: str = AUTO
+    fragments: int = 1
+
+    @property
+    def made(self) -> Strategy:
+        """The strategy itself."""
+        return make_strategy(self.strategy)
+
+    @property
+    def codec(self) -> Codec:
+        """The codec of rows and gradients between hosts, as it is before a link has shown its capacity."""
+        if self.wire == AUTO:
+            return CODECS["bf16"] if self.made.traits.paced_by_links else FP32
+        return CODECS[self.wire]
+
+    @property
+    def flags(self) -> str:
+        """Options of `roundelay train` that say the same."""
+        more = f" --fragments {self.fragments}" if self.fragments > 1 else ""
+        return f"--strategy {self.strategy}{more}" + (f" --wire {self.wire}" if self.wire != AUTO else "")
+
+
+def candidates(cluster: VirtualCluster) -> list[Candidate]:
+    """Return everything that is considered for this cluster; one learner alone is always among it."""
+    return [Candidate("sgd"), *(_of_many(cluster) if cluster.learners > 1 else ())]
+
+
+def _of_many(cluster: VirtualCluster) -> Iterator[Candidate]:
+    machines = cluster.machines()
+    nodes = {machine.learners for machine in machines}
+    texts = list(EVERYWHERE)
+    if cluster.learners >= 4 and _unequal(cluster):
+        texts += WITH_A_QUORUM
+    if len(machines) > 1 and len(nodes) == 1 and nodes != {1}:
+        texts.append(f"hadpsgd,node_size={nodes.pop()}")
+    for text in texts:
+        strategy = make_strategy(text)
+        if len(machines) == 1 or not strategy.traits.one_host:
+            yield Candidate(text)
+        if len(machines) == 1:
+            continue
+        if text == "ssgd":
+            yield Candidate(text, "bf16")
+
+
+def _unequal(cluster: VirtualCluster) -> bool:
+    """Return True if learners are not, or not always, equally fast."""
+    compute, kinds = cluster.compute, {(one.speed, one.cores, one.learners) for one in cluster.machines()}
+    return bool(cluster.stragglers or compute.sigma or compute.trace) or len(kinds) > 1
+
 
 MINIBATCHES = 3_000
 """Simulated for a candidate, over all learners, where its period does not ask for more."""
 RESTART = 1.1
 """`VirtualLink.restart` between nodes, where a cluster does not say (docs/advice.md)."""
 INSIDE = VirtualLink(latency=1.3e-3, bandwidth=2.7e9)
-"""Link inside a node whose learners keep its cores busy, by what their means take of these: 3 ms, and 0.4 ns a byte of
-each learner's vector (docs/advice.md)."""
+"""Link inside a node whose learners keep its cores busy, by the time their means take of these: 3 ms, and 0.4 ns a byte
+of each learner's vector (docs/advice.md)."""
 CARRYING = 1.1e-9
 """Seconds of a core that exchanges take for each byte a link carries meanwhile: 0.13 of a core where 1 Gbit/s is full
 (docs/exchanges.md)."""
@@ -32,7 +130,7 @@ class NeverTalks(Strategy):
     """Learners that train on their own."""
 
     name: ClassVar[str] = "never talking"
-    traits: ClassVar[Traits] = Traits(synchronous=False, conserves=True, staleness_bound=0, waits="nobody")
+    traits: ClassVar[Traits] = Traits(synchronous=False, conserves=True, staleness_bound=0, waits="none")
 
     async def learn(self, me: Me) -> None:
         while batch := await Draw():
@@ -45,7 +143,7 @@ class StepWork:
     """The model and its minibatches.
 
     parameters  of the model
-    frames      of a learner's minibatch: examples, whatever they are
+    frames      of a learner's minibatch: examples of any kind
     """
 
     parameters: float
@@ -81,7 +179,7 @@ def speed(
 
     Args:
         share: the run's `exchange_share`; None: the default.
-        ours: learners of Roundelay; else of other software, of which no more is known than what it sends.
+        ours: learners of Roundelay; else of other software, of which only the bytes sent are known.
     """
     strategy = candidate.made
     if strategy.name == "sgd":
@@ -139,7 +237,7 @@ def as_hosts_do(cluster: VirtualCluster) -> VirtualCluster:
 
 def _with_carriers(cluster: VirtualCluster, share: float) -> VirtualCluster:
     """Return the cluster as learners have it while others carry rows: where learners keep all cores of their node busy,
-    what carries rows to other nodes takes of these cores what a full link asks for, its `share` at most."""
+    the carrying of rows to other nodes takes as much of these cores as a full link asks for, its `share` at most."""
     machines = cluster.machines()
     if len(machines) == 1:
         return cluster

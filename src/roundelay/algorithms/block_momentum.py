@@ -12,7 +12,7 @@ the mean of all learners at the end of the block, zeta the block momentum and et
                 W = W + D
                 B = W + zeta D          broadcast B; the model to keep at the end is W
 
-The classical form is equations 3 to 6. The Nesterov form is derived here from what the name promises: the block's
+The classical form is equations 3 to 6. The Nesterov form is derived here from its name: the block's
 gradient is taken at the look-ahead point B = W + zeta D, and the look-ahead is taken back before the step; so
 W_t = B_{t-1} + eta G_t. We could not read the original's own text of it.
 
@@ -25,8 +25,8 @@ the mean moves a share c as far as one learner does in as many examples, it is m
     c eta / (1 - zeta) = 1
 
 With a minibatch for each of N learners c = 1/N: then zeta = 1 - 1/N and eta = 1 (Li et al. 2017).
-With one minibatch cut over all learners c = 1, and block momentum has nothing to make up for but what local momentum
-loses where it starts anew in every block.
+With one minibatch cut over all learners c = 1, and block momentum has only to make up for the loss of local momentum,
+which starts anew in every block.
 
 Legend: C elements of a chunk.
 """
@@ -68,9 +68,9 @@ def block_update_single_(model: Tensor, delta: Tensor, mean: Tensor, momentum: f
 
         D = zeta D + eta (Wbar - W),   W = W + D + zeta D
 
-    Anchor and broadcast model are one: the look-ahead zeta D is never taken back. Put D' = (1 + zeta) D, and what is
-    left is classical block momentum with the block rate (1 + zeta) eta. Under a constant gradient it moves 1 + zeta
-    times as fast as the strict form. `model` and `delta` (C,) in place; `mean` (C,) is only read.
+    Anchor and broadcast model are one: the look-ahead zeta D is never taken back. Put D' = (1 + zeta) D, and classical
+    block momentum is left, with the block rate (1 + zeta) eta. Under a constant gradient it moves 1 + zeta times as
+    fast as the strict form. `model` and `delta` (C,) in place; `mean` (C,) is only read.
     """
     delta.mul_(momentum).add_(mean - model, alpha=rate)
     model.add_(delta, alpha=1 + momentum)

@@ -11,15 +11,15 @@ a gradient step changes both alike, and when i and j meet
     x_i  <- x_i  - d / 2          x_j  <- x_j  + d / 2
     x~_i <- x~_i - pull d         x~_j <- x~_j + pull d
 
-Kept is ahead_i = x~_i - x_i, in which gradients cancel: after a time t it is e^(-2 eta t) of itself, and x_i has gone
-half of what it lost; at a meeting it changes by -(pull - 1/2) d. So any local optimizer will do.
+Kept is ahead_i = x~_i - x_i, in which gradients cancel: after a time t it is e^(-2 eta t) of itself, and x_i has moved
+by half of the difference; at a meeting ahead_i changes by -(pull - 1/2) d. So any local optimizer will do.
 
 The two constants follow from the Laplacian of the mean graph of meetings in a unit of time, with chi_1 the inverse of
 its smallest eigenvalue above 0 and chi_2 half of the largest effective resistance of an edge:
 
     eta  = 1 / (2 sqrt(chi_1 chi_2))          pull = sqrt(chi_1 / chi_2) / 2
 
-Where everybody meets everybody equally often, pull is 1/2: ahead stays zero, and nothing is changed.
+Where all learners meet each other equally often, pull is 1/2: ahead stays zero, and nothing is changed.
 
 Source: the authors' code (AdelNabli/ACiD: `acid_utils.py`, `graph_utils.py`); the paper's own text was not read.
 
@@ -61,7 +61,7 @@ def meeting(eta: float, pull: float, time: float) -> Meeting:
 
 def constants(learners: int, distances: Sequence[int] | None) -> tuple[float, float]:
     """Return eta and pull, where each learner begins one exchange a unit of time, with those so many places ahead or
-    behind by turns; None: with anybody."""
+    behind by turns; None: with any."""
     if learners < 2 or distances is None:
         return learners / max(1, learners - 1), 0.5
     turns = 2 * math.pi / learners * np.arange(1, learners)

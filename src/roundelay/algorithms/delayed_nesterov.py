@@ -44,7 +44,7 @@ class OuterReport:
     """Cosine between a report and the momentum below which it is turned; -1: none is."""
 
     def __call__(self, mine: Tensor, centre: Tensor, pulled: Tensor, outer: Tensor, gathered: Tensor, age: int) -> None:
-        """Change all five (C,) in place: my row, the centre, what I last read of it, and m and D beside it."""
+        """Change all five (C,) in place: my row, the centre, my copy of it as last read, and m and D beside it."""
         change = pulled - mine
         if self.keep > -1:
             turn_(change, outer, self.keep, 1 - self.momentum)

@@ -12,16 +12,19 @@ Neither is sent. A learner has minibatches one after the other, whose noise is i
 g and h, g h is m2 in the mean, and (g g + h h) / 2 is s2 + m2. Their ratio is taken of each pair by itself, and it is
 ratios that are averaged: gradients become shorter by orders of magnitude while a network trains, and means of the two
 numbers would speak of the longest for long. (The mean of a ratio is not the ratio of means, but where there are many
-parameters both numbers are near theirs in each pair.) Every pair of the first `EARLY` steps is looked at, then one in
+parameters both numbers are near theirs in each pair.) One is taken of every few of the first `EARLY` steps, then one of
 `PERIOD` steps.
 
-Curvature limits a rate, too, and no mean over learners changes that. It shows in the same ratio: where a rate a meets
-curvature c, a step undoes what the noise of the step before has done. At rest, where x' = x - a g with g = c x + e, the
-mean of g h is -a c / 2 of the squares. So it falls below 0 as the rate nears the largest that is stable, 2 / c; from
-`FREE` to `FULL` the gain is taken back, down to none (`free`), at once; it comes back by `RETURN` a pair at most: where
-steps too long have thrown a network far, gradients say nothing, and show no curvature either. What is measured is the
-enlarged rate, so that it comes to rest between the two. (With momentum, consecutive gradients are alike, and nothing is
-taken back.)
+Curvature limits a rate, too, and no mean over learners changes that: there a gain harms. It shows in products of
+gradients, too. Without momentum it is in g h: where a rate a meets curvature c, a step undoes the noise of the step
+before. At rest, where x' = x - a g with g = c x + e, the mean of g h is -a c / 2 of the squares, and falls below 0 as
+the rate nears the largest that is stable, 2 / c. With momentum, and under Adam, weights swing about where they tend to,
+and consecutive gradients are alike. But half a swing later they are not: of two gradients three or four steps apart
+(`SWING`), at rest and with a momentum of 0.9, the mean product is -0.02, -0.14 and -0.44 of the squares at 3, 5 and 10
+% of the largest stable rate. From `FREE` to `FULL` the gain is taken back, down to none (`free`), by the less of the
+two; it comes back by `RETURN` a pair at most: where steps too long have thrown a network far, gradients say nothing,
+and show no curvature either. The enlarged rate is measured, so that it comes to rest between the two. (Where weights
+swing, old gradients do not harm as they do where single steps overshoot: `steep` is by pairs alone.)
 
 Legend: P parameters.
 """
@@ -35,24 +38,40 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 PERIOD: Final = 8
-"""A pair of gradients is taken of so many steps."""
-EARLY: Final = 32
-"""Every pair of the first so many steps is taken."""
+"""A pair of gradients, and those half a swing after its first, are taken of so many steps."""
+SWING: Final = (3, 4)
+"""Steps of half a swing of weights."""
+EARLY: Final = 100
+"""In the first so many steps, a pair is taken of every five."""
+WITHHELD: Final = 10
+"""No rate is above the user's until so many pairs are seen: steps too long do most harm at the beginning."""
 UNKNOWN: Final = 2
 """Before any pair is seen, gradients are taken to be all signal; that counts as so many pairs."""
 FREE: Final = -0.05
-"""Share `g h` of the squares at a rate that is not limited by curvature."""
+"""Share of a product in the squares at a rate that is not limited by curvature."""
 FULL: Final = -0.1
-"""Share `g h` of the squares at a rate that is not to be enlarged any more."""
+"""Share of a product in the squares at a rate that is not to be enlarged any more."""
 PAIRS_KEPT: Final = 5
 """The last so many pairs count, about."""
+SWINGS_KEPT: Final = 32
+"""The last so many products of gradients half a swing apart count, about."""
 RETURN: Final = 0.1
 """Share of a gain that a pair gives back at most: at first all of it is withheld."""
-NOISE_SCALARS: Final = ("noise share", "noise pairs", "noise kept", "noise free")
+NOISE_SCALARS: Final = (
+    "noise share",
+    "noise pairs",
+    "noise kept",
+    "noise free",
+    "noise swing",
+    "noise swings",
+    "noise pair free",
+)
 """Numbers that an estimate consists of: the mean of 1 - g h / ((g g + h h) / 2), the pairs seen, the step after the one
-whose gradient is kept, and the share of a gain that curvature leaves."""
+whose gradient is kept, the share of a gain that curvature leaves, the mean of the same ratio of gradients half a
+swing apart, how many such have been seen, and the share of a gain that pairs alone would leave."""
+_SHARE, _PAIRS, _KEPT, _FREE, _SWING, _SWINGS, _PAIR_FREE = range(len(NOISE_SCALARS))
 EARLIER: Final = "earlier gradient"
-"""Name of the vector (P,) in which the first gradient of a pair waits for the second."""
+"""Name of the vector (P,) in which the first gradient of a pair waits for the others."""
 MOST: Final = 1 << 22
 """Elements of a gradient that are looked at, at most: a sample of so many says as much as all of a large model's."""
 _SPREAD: Final = 256
@@ -77,7 +96,7 @@ def gain(signal: float, learners: float, averaged: float = 1.0) -> float:
 class GradientNoise:
     """The share of signal in one learner's gradients, as estimated so far.
 
-    Before the first pair it is 1, and what is seen replaces that as it comes; so a rate that follows the gain warms up.
+    Before the first pair it is 1, and measurements replace that as they come; so a rate that follows the gain warms up.
 
     Args:
         scalars: (len(NOISE_SCALARS),), zero at first; changed in place.
@@ -90,55 +109,84 @@ class GradientNoise:
     @property
     def signal(self) -> float:
         """m2 / (s2 + m2), 0 to 1."""
-        return max(0.0, min(1.0, 1 - float(self._scalars[0])))
+        return max(0.0, min(1.0, 1 - float(self._scalars[_SHARE])))
 
     @property
     def free(self) -> float:
-        """Share of a gain that curvature leaves, 0 to 1, by the pairs seen alone."""
-        return float(self._scalars[3])
+        """Share of a gain that curvature leaves, 0 to 1."""
+        return float(self._scalars[_FREE])
+
+    @property
+    def steep(self) -> bool:
+        """True while pairs alone withhold more than half of the gain, at first too: there old gradients harm."""
+        return bool(self._scalars[_PAIR_FREE] < 0.5)
+
+    @property
+    def early(self) -> bool:
+        """True as long as too little is known for a rate above the user's."""
+        return bool(self._scalars[_PAIRS] < WITHHELD)
 
     @staticmethod
     def wants(step: int) -> bool:
         """Return whether the gradient of this step is looked at."""
-        return step < EARLY or step % PERIOD < 2
+        return _place(step) in (0, 1, *SWING)
 
     def look(self, step: int, gradient: Tensor) -> None:
         """Take the gradient (P,) of a step that is wanted. Steps are counted from 0, and may be left out."""
-        if step % 2 == 0:
-            part = _part(gradient)
+        place, part = _place(step), _part(gradient)
+        if place == 0:
             if self._earlier is None:
                 self._earlier = torch.empty_like(part)
             self._earlier[: len(part)].copy_(part)
-            self._scalars[2] = step + 1
-        elif self._scalars[2] == step and self._earlier is not None:
-            self._scalars[2] = 0
-            part = _part(gradient)
+            self._scalars[_KEPT] = step + 1
+        elif self._scalars[_KEPT] == step - place + 1 and self._earlier is not None:
             earlier = self._earlier[: len(part)]
-            self._add((_inner(part, part) + _inner(earlier, earlier)) / 2, _inner(part, earlier))
+            squares, product = (_inner(part, part) + _inner(earlier, earlier)) / 2, _inner(part, earlier)
+            if not 0 < squares < float("inf"):  # nothing was learnt, or the run diverges
+                self.forget()
+            elif place == 1:
+                self._take_pair(product / squares)
+            else:
+                self._take_swing(product / squares)
 
     def forget(self) -> None:
-        """Drop the first gradient of a pair whose second has not come."""
-        self._scalars[2] = 0
+        """Drop the first gradient of a pair whose others have not come."""
+        self._scalars[_KEPT] = 0
 
     def seen(self) -> list[float]:
         """Return a copy of the numbers of an estimate."""
         return [float(number) for number in self._scalars]
 
     def recall(self, seen: Sequence[float]) -> None:
-        """Go on from what `seen` has returned, between two pairs. Earlier versions kept other numbers: then begin
-        anew."""
+        """Go on from the numbers that `seen` has returned, between two pairs. Earlier versions kept other numbers: then
+        begin anew."""
         if len(seen) == len(self._scalars):
             self._scalars[:] = seen
         self.forget()
 
-    def _add(self, squares: float, products: float) -> None:
-        if not 0 < squares < float("inf"):  # nothing was learnt, or the run diverges
-            return
-        self._scalars[0] += _weight(self._scalars[1]) * (1 - products / squares - self._scalars[0])
-        self._scalars[1] += 1
-        ratio = 1 - float(self._scalars[0]) / (1 - _unseen(int(self._scalars[1])))
-        allowed = (ratio - FULL) / (FREE - FULL)
-        self._scalars[3] = max(0.0, min(1.0, allowed, float(self._scalars[3]) + RETURN))
+    def _take_pair(self, alike: float) -> None:
+        """Take g h / ((g g + h h) / 2)."""
+        self._scalars[_SHARE] += _weight(self._scalars[_PAIRS]) * (1 - alike - self._scalars[_SHARE])
+        self._scalars[_PAIRS] += 1
+        ratio = 1 - float(self._scalars[_SHARE]) / (1 - _unseen(int(self._scalars[_PAIRS])))
+        by_pairs, by_swings = _left(ratio), _left(float(self._scalars[_SWING]))
+        self._scalars[_PAIR_FREE] = min(by_pairs, self._scalars[_PAIR_FREE] + RETURN)
+        self._scalars[_FREE] = min(by_pairs, by_swings, self._scalars[_FREE] + (0.0 if self.early else RETURN))
+
+    def _take_swing(self, alike: float) -> None:
+        """Take the same of gradients that are half a swing apart."""
+        self._scalars[_SWINGS] += 1
+        self._scalars[_SWING] += max(1 / SWINGS_KEPT, 1 / self._scalars[_SWINGS]) * (alike - self._scalars[_SWING])
+
+
+def _place(step: int) -> int:
+    """Return how many steps it is after the first of the pair last begun."""
+    return step % (SWING[-1] + 1) if step < EARLY else step % PERIOD
+
+
+def _left(ratio: float) -> float:
+    """Return the share of a gain that is left where products are this ratio of the squares."""
+    return max(0.0, min(1.0, (ratio - FULL) / (FREE - FULL)))
 
 
 def _weight(pairs: float) -> float:
@@ -147,7 +195,7 @@ def _weight(pairs: float) -> float:
 
 
 def _unseen(pairs: int) -> float:
-    """Return the weight that what was taken before any pair has after so many."""
+    """Return the weight, after so many pairs, of the gain assumed before any pair."""
     first = min(pairs, PAIRS_KEPT - UNKNOWN)  # weights 1 / (UNKNOWN + 1), ..., 1 / PAIRS_KEPT
     return UNKNOWN / (UNKNOWN + first) * (1 - 1 / PAIRS_KEPT) ** (pairs - first)
 

@@ -1,4 +1,4 @@
-"""The local optimizer: what one learner does to its own row with one gradient.
+"""The local optimizer: one learner's update of its own row by one gradient.
 
 Legend: P parameters, L learners, C elements of a chunk.
 """
@@ -28,7 +28,7 @@ class RowUpdate(ABC):
 
     @abstractmethod
     def update_(self, number: int, gradient: Tensor, rate: float) -> None:
-        """Update chunk `number` of the row, or parameter `number`, in place, and what is remembered of it.
+        """Update chunk `number` of the row, or parameter `number`, in place, and its memory.
 
         `gradient`, of the same shape, is only read: it may be shared by several learners.
         """
@@ -37,17 +37,9 @@ class RowUpdate(ABC):
         """End an update, when all chunks have had theirs."""
 
 
-class CopyingUpdate(ABC):
-    """A local optimizer at work on a whole row, which leaves the row in a copy as well."""
-
-    @abstractmethod
-    def update_(self, gradient: Tensor, rate: float) -> None:
-        """Update the row (P,) in place, what is remembered of it, and the copy."""
-
-
 class LocalOptimizer(ABC):
-    """A frozen dataclass that is its own configuration. What it remembers lives in vectors and scalars by name, which
-    the runtime owns: so all of it is in the arena and in every checkpoint."""
+    """A frozen dataclass that is its own configuration. Its memory is vectors and scalars by name, which the runtime
+    owns: so all of it is in the arena and in every checkpoint."""
 
     name: str
     """Sgd, muon, or the name of a torch.optim optimizer."""
@@ -79,7 +71,7 @@ class LocalOptimizer(ABC):
 
     def share_after_reset(self, steps: int) -> float:
         """Return distance that `steps` steps move under a constant gradient after the first moments were set to
-        zero, as a share of what they would have moved with the moments kept: above 0, up to 1, which it is without
+        zero, as a share of the distance with the moments kept: above 0, up to 1, which it is without
         momentum."""
         return 1.0
 
@@ -87,13 +79,13 @@ class LocalOptimizer(ABC):
     def attach(
         self, x: Sequence[Tensor], memory: Sequence[Mapping[str, Tensor]], scalars: NDArray[np.float64]
     ) -> RowUpdate:
-        """Get to work on the row whose chunks are `x`, (C,) each, or its parameters in their shapes (`by_parameters`),
-        with memory by name beside each, and scalars (len(self.scalars),). All are views that go on belonging to the
-        caller."""
+        """Return the update of the row whose chunks are `x`, (C,) each, or its parameters in their shapes
+        (`by_parameters`), with memory by name beside each, and scalars (len(self.scalars),). All are views that go on
+        belonging to the caller."""
 
-    def attach_copying(self, x: Tensor, memory: Mapping[str, Tensor], copy: Tensor | None) -> CopyingUpdate | None:
-        """Return the same for the whole row `x` (P,), in one pass that leaves it in `copy` (P,), too, if there is one;
-        None: where the row lies there is no such pass."""
+    def attach_copying(self, x: Tensor, memory: Mapping[str, Tensor], copy: Tensor | None) -> "CopyingUpdate | None":
+        """Return the same for the whole row `x` (P,), in one pass that also leaves the row in `copy` (P,), if there is
+        one. None: there is no such pass on the row's device."""
         return None
 
 
@@ -140,11 +132,9 @@ class Sgd(LocalOptimizer):
     ) -> RowUpdate:
         return _SgdUpdate(self, x, memory)
 
-    def attach_copying(self, x: Tensor, memory: Mapping[str, Tensor], copy: Tensor | None) -> CopyingUpdate | None:
-        kernel = sgd_kernel(x.device)
-        return (
-            None if kernel is None else _OnePass(self, kernel, x, memory["momentum"] if self.momentum else None, copy)
-        )
+    def attach_copying(self, x: Tensor, memory: Mapping[str, Tensor], copy: Tensor | None) -> "CopyingUpdate | None":
+        kernel, momentum = sgd_kernel(x.device), memory["momentum"] if self.momentum else None
+        return None if kernel is None else CopyingUpdate(self, kernel, x, momentum, copy)
 
     def update_(self, x: Tensor, gradient: Tensor, memory: Mapping[str, Tensor], rate: float) -> None:
         """Update `x` (C,) in place, and `memory`; `gradient` (C,) is only read."""
@@ -188,11 +178,14 @@ class _SgdUpdate(RowUpdate):
         self._sgd.update_(self._x[number], gradient, self._memory[number], rate)
 
 
-class _OnePass(CopyingUpdate):
+class CopyingUpdate:
+    """SGD at work on a whole row, which leaves the row in a copy as well."""
+
     def __init__(self, sgd: Sgd, kernel: Kernel, x: Tensor, memory: Tensor | None, copy: Tensor | None) -> None:
         self._sgd, self._kernel, self._vectors = sgd, kernel, (x, memory, copy)
 
     def update_(self, gradient: Tensor, rate: float) -> None:
+        """Update the row (P,) in place, its memory, and the copy."""
         (x, memory, copy), sgd = self._vectors, self._sgd
         self._kernel(x, gradient, memory, copy, StepNumbers(rate, sgd.momentum, sgd.nesterov, sgd.weight_decay))
 

@@ -1,19 +1,21 @@
-"""The centre that is made again where its host is lost, from what the living learners have.
+"""The centre, made again where its host is lost, from vectors of the living learners.
 
 *A copy.* Where a learner keeps p, the centre as it has read it last, the newest copy is the centre as it was then:
 
     w~ = p_l of the living learner l that has read the newest version v of the centre;  its version is v again
 
-A report counts in it if it came before that reading. What is lost: reports that came later, all of learners that are
+A report counts in it if it came before that reading. Lost are: reports that came later, all of learners that are
 lost too, or under way, and these are still in their learner's w - p and are given again. (One that the centre took
-without a word back may so count twice, if somebody else has read the centre in between.)
+without a word back may so count twice, if another learner has read the centre in between.)
+With a quorum (docs/quorum.md) p_l is the model that learner l goes on from, so w~ is that of the last gathering that
+any of them has read. What was given after it is lost, but that of learners who wait: they give it again.
 
 *The mean of rows.* Where learners keep no copy, but springs tie their rows to the centre (elastic.py), in equilibrium
 it is their mean:
 
     w~ = mean over the living l of w_l
 
-Either way what lies beside the centre, as momentum, begins at zero.
+Either way the vectors beside the centre, as momentum, begin at zero.
 """
 
 from collections.abc import Mapping
@@ -24,7 +26,7 @@ ROW = "row"
 
 def made_of(vector: str, read: Mapping[int, int]) -> list[int]:
     """Return the learners of whose `vector` the centre is made again: all, or the one with the newest copy, of several
-    the one with the lowest rank; none, where nobody lives.
+    the one with the lowest rank; none, where no learner lives.
 
     Args:
         read: by rank of the living, the version of the centre that each has read last.

@@ -85,7 +85,7 @@ class Muon(LocalOptimizer):
 
     @property
     def arguments(self) -> dict[str, Any]:
-        """Those of `torch.optim.Muon`, but for the learning rate."""
+        """Arguments of `torch.optim.Muon`, but for the learning rate."""
         return {**LIKE_ADAM, **read_options("muon", self.options)}
 
 

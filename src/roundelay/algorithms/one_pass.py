@@ -1,4 +1,4 @@
-"""An SGD step and a copy of what comes of it as one kernel on a GPU: the row, its momentum and the gradient are read
+"""An SGD step and a copy of its result as one kernel on a GPU: the row, its momentum and the gradient are read
 once, the row, its momentum and the copy written once.
 
 Torch's own kernel and a copy behind it would read the row a second time. Triton, which comes with torch for CUDA,

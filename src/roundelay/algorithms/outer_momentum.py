@@ -15,7 +15,7 @@ acts as the gradient of an outer step.
 While lr is constant SlowMo is classical BMUF with block momentum beta and block rate alpha (u = -D / (alpha lr)); when
 lr falls, SlowMo's momentum shrinks with it and BMUF's does not. DiLoCo's local optimizer is AdamW.
 
-    asynchronous GASLoC            x_i, x_j <- (x_i + x_j) / 2, x_i <- x_i + mu (y - y')        y what x_i was
+    asynchronous GASLoC            x_i, x_j <- (x_i + x_j) / 2, x_i <- x_i + mu (y - y')        y: x_i before
     (strategies/async_gasloc.py)   y' <- y
 
 Legend: C elements of a chunk.
@@ -71,8 +71,8 @@ class OuterMeeting:
     momentum: float
 
     def __call__(self, mine: Tensor, theirs: Tensor, my_last: Tensor, their_last: Tensor) -> None:
-        """Change both rows and what I proposed last, `my_last`, (C,) in place; what the peer did is its own. Where I
-        have proposed nothing yet, which is zeros, there is no momentum."""
+        """Change both rows and my last proposal, `my_last`, (C,) in place; the peer's stays as it is. Where I have
+        proposed nothing yet, which is zeros, there is no momentum."""
         proposed = mine.clone()
         pair_average_(mine, theirs)
         if self.momentum and bool(my_last.any()):

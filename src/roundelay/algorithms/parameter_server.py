@@ -1,14 +1,14 @@
 """Asynchronous SGD with a parameter server (Li et al. 2017, equation 2), in the form that was run for that paper.
 
-The centre w~ is what a server would hold. A learner remembers the centre as it last read it, p, and trains its own row
-w from there. When it reports, under the locks of both:
+The centre w~ is the model a server would hold. A learner remembers the centre as it last read it, p, and trains its own
+row w from there. When it reports, under the locks of both:
 
-    d  = w - p                    what it has learned since
+    d  = w - p                    its change since
     w~ = w~ + rate * scale * d
     w  = p = w~
 
 After one local step of plain SGD, d = -lr * grad f(p): the classical delayed gradient, w~ <- w~ - lr * grad f(w~ as it
-was `age` updates ago). After several it is the delta form. Age is the number of updates of the centre, by anybody,
+was `age` updates ago). After several it is the delta form. Age is the number of updates of the centre, by any learner,
 since this learner last read it.
 
 Staleness-aware (Zhang, Gupta, Lian and Liu 2016): scale = 1 / max(1, age) instead of 1.

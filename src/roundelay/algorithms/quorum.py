@@ -5,12 +5,12 @@ where it is late), x_l where it has come to, and n_l the examples on its way:
 
     Wbar = W + sum_l n_l (x_l - B_l) / sum_l n_l        over those who came
 
-Where nobody is late that is the mean of the models. The sums are kept beside the centre and are elementwise, so that a
-contribution counts once, in the gathering that is open when it arrives, and a gathering that is closed twice is closed
-once.
+Where no learner is late that is the mean of the models. The sums are kept beside the centre and are elementwise, so
+that a contribution counts once, in the gathering that is open when it arrives, and a gathering that is closed twice is
+closed once.
 
-A guard against what is off (EDiT, Cheng et al. 2024, arXiv 2412.07210; Kaldi leaves out models whose objective is far
-below the best one's): a norm or a loss counts as off if it is above
+A guard against contributions that are off (EDiT, Cheng et al. 2024, arXiv 2412.07210; Kaldi leaves out models whose
+objective is far below the best one's): a norm or a loss counts as off if it is above
 
     m + z s        m, s: exponential mean and standard deviation of those that came before, s at least m / 20
 
@@ -31,7 +31,7 @@ next that differs a little."""
 
 
 def give_(mine: Tensor, theirs: Tensor, base: Tensor, gathered: Tensor, weights: Tensor, *, weight: float) -> None:
-    """Add `weight` times what a learner has changed, `mine` - `base`, to what is gathered; all (C,). The weight goes
+    """Add `weight` times a learner's change, `mine` - `base`, to the sum `gathered`; all (C,). The weight goes
     first: a learner killed in between has given less, not more."""
     weights.add_(weight)
     gathered.add_(mine - base, alpha=weight)

@@ -5,7 +5,7 @@ numbers by functools.partial. On the wire it is a name and its numbers, and noth
 
 A *report* is a rule of a learner's exchange with the centre that knows of the learner's row and of its one private
 vector their difference alone, and leaves both as copies of the centre, or as they were. So it travels as one vector,
-whatever lies beside the centre stays there, and what comes back is the centre, or nothing.
+the vectors beside the centre stay there, and the centre comes back, or nothing.
 """
 
 import dataclasses
@@ -27,7 +27,7 @@ from roundelay.algorithms.quorum import give_
 from roundelay.core.effects import Rule
 
 EXACT = 1 << 53
-"""The largest whole number up to which all are exact as a float, which is what vectors are multiplied by."""
+"""The largest whole number up to which all are exact as floats; vectors are multiplied by floats."""
 RULES: dict[str, Callable[..., Any]] = {}
 """Functions, and dataclasses that make one of their numbers."""
 REPORTS: dict[str, bool] = {}
@@ -73,7 +73,7 @@ def describe(rule: Rule) -> dict[str, Any]:
     """Return a rule as JSON: `{"name": ..., "numbers": {...}}`.
 
     Raises:
-        ValueError: it has no name here, or is given what is no number.
+        ValueError: it has no name here, or one of its values is no number.
     """
     made: Any = rule
     numbers: dict[str, Any] = {}

@@ -1,7 +1,7 @@
 """The message of SparseLoCo: the largest elements of each block, in two bits each (Sarfi, Thérien, Lidin and Belilovsky
 2025, arXiv 2508.15706).
 
-With d what a learner has changed in a period and e what it has not sent yet, 0 at first:
+With d a learner's change in a period and e the part it has not sent yet, 0 at first:
 
     e <- beta e + d
     s  = Q(top-k(e))         the k largest by size in every block of 4,096 (64 x 64 in the authors' code); others 0
@@ -10,7 +10,7 @@ With d what a learner has changed in a period and e what it has not sent yet, 0 
 Q leaves four values a block: the mean of those kept that are positive and larger than the mean size, positive and
 smaller, negative and larger, negative and smaller. The paper's code cuts by standard deviations from the mean of a
 tensor's kept elements, and has means of the four bins, too. Where a block keeps at most four different values, Q leaves
-them as they are: so Q of what was sent before is that, to the bit.
+them as they are: so Q of a vector that was sent is that vector, to the bit.
 
 algorithms/codecs/sparse.py has the bytes.
 

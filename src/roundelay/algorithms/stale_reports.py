@@ -6,8 +6,8 @@
              gamma(tau) = (1 + cos(pi min(tau, cutoff) / cutoff)) / 2        1 without a cutoff
 
 The product is CGAD's abstract's, the form of gamma, which "smoothly zeroes contributions past a chosen cutoff", our
-reading: the paper's own text was not read. There Adam's moments take what is weighed; here the outer optimizer that
-there is. tau is counted in whole outer rounds, of N reports each.
+reading: the paper's own text was not read. There Adam's moments take the weighed gradient; here the outer optimizer
+that there is. tau is counted in whole outer rounds, of N reports each.
 
     turn     of every block of 1,024 elements, with d the outer gradient, m the outer momentum, c the cosine of the two
              and conf = |d| / (|d| + |m|):
@@ -16,7 +16,7 @@ there is. tau is counted in whole outer rounds, of N reports each.
              0 <= c < keep  |d| u / |u|,   u = (1 - l) d / |d| + l m / |m|,   l = min(1, (1 - c) conf)
              c < 0          d - b c |d| m / |m|,                              b = min(1, -c conf)
 
-    so that what points against the momentum loses that part of it, and what points aside is turned, at its length.
+    so that a gradient against the momentum loses the part against it, and one aside is turned, at its length.
 
 The equation of the turn is HeLoCo's as others quote it, with all of its strengths (k_s, k_d, beta_max, kappa) at 1,
 which is ours: the paper's own text was not read. There m is a mean of outer gradients, (1 - mu) times ours, and blocks

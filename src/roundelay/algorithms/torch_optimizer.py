@@ -1,14 +1,14 @@
 """Any elementwise optimizer of torch.optim as a learner's local optimizer.
 
-A row is updated chunk by chunk, each chunk while it is in cache, so an optimizer must be elementwise: what happens to
-one parameter depends on that parameter and its own gradients only. Then a row cut into chunks goes where the whole row
+A row is updated chunk by chunk, each chunk while it is in cache, so an optimizer must be elementwise: the change of a
+parameter depends on that parameter and its own gradients only. Then a row cut into chunks goes where the whole row
 would go. That is tried out on four numbers, not looked up in a list: so optimizers torch adds later are taken or
 refused by the same rule. Refused today: those that need a closure (LBFGS), sparse gradients (SparseAdam) or matrices
 (Muon, which is in muon.py), and those that scale an update by the norm of a tensor (Adafactor).
 
 Torch makes an optimizer's state in its first step, and some of it depends on that step: Rprop's first step sizes are
 the learning rate of the moment, momentum begins as a copy of the first gradient. So the first step is torch's own too,
-and what it made is then moved into the learner's memory. The scalar `begun` says whether that has happened.
+and its state is then moved into the learner's memory. The scalar `begun` says whether that has happened.
 
 Legend: P parameters, C elements of a chunk.
 """
@@ -88,7 +88,7 @@ class TorchOptimizer(LocalOptimizer):
         return tuple(name for name in self.memory if name in FIRST_MOMENTS)
 
     def share_after_reset(self, steps: int) -> float:
-        """Return what is measured on one parameter, without weight decay."""
+        """Return the share measured on one parameter, without weight decay."""
         if not self.momentum_vectors:
             return 1.0
         if steps not in self._shares:
@@ -204,7 +204,7 @@ def _defaults(name: str) -> dict[str, Any]:
 
 
 def _read(value: object, default: object) -> Any:
-    """Convert a value as YAML gives it to what torch expects: tuples for lists, and 1e-3 is a number."""
+    """Convert a value as YAML gives it to the type torch expects: tuples for lists, and 1e-3 is a number."""
     if isinstance(value, list | tuple):
         return tuple(_read(item, 0.0) for item in value)
     if isinstance(value, str) and isinstance(default, int | float):

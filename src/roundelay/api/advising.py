@@ -26,12 +26,13 @@ def advise(
         parameters: of the model; None: the cluster's `model_bytes` over 4, or those of the probe or the run.
         probe: a recipe whose model is timed on this machine, or a number of parameters.
         run: a run directory whose records are read.
-        examples: that one learner needs to the loss; None: the recipe's epochs, what the run needed, or a million.
+        examples: that one learner needs to the loss; None: the recipe's epochs, as many as the run needed, or a
+            million.
         machines: with `probe`: like this one.
         link: between machines, as `100mbit`.
 
     Raises:
-        UserError: a file or a directory is not what it should be, or does not say enough; names it and the key.
+        UserError: a file or a directory is of another kind, or does not say enough; names it and the key.
     """
     return advise_on(
         Wanted(

@@ -80,7 +80,7 @@ def load_run(exp: Path | str) -> LoadedRun:
 def report(
     exps: Path | str | Sequence[Path | str], out: Path | str = "report.html", target_loss: float | None = None
 ) -> Path:
-    """Write one self-contained HTML page about runs; its path.
+    """Write one self-contained HTML page about runs; return its path.
 
     Args:
         target_loss: the held-out loss, nats per frame, that times are compared to; None: one that all runs reached.
@@ -93,7 +93,7 @@ def report(
 
 
 def _columns(records: Iterable[Record]) -> Curve:
-    """Return one array for each field that is a number in all records; what is not known of some is NaN there."""
+    """Return one array for each field that is a number in all records; a number that some lack is NaN there."""
     every = list(records)
     names = [field.name for field in fields(every[0])] if every else []
     columns = {name: [getattr(record, name) for record in every] for name in names}

@@ -27,7 +27,7 @@ def scaling(
     **wanted: Any,
 ) -> Scaled:
     """Measure how much sooner several learners are at a held-out loss than one, each way at its best learning rate; go
-    on with what is there.
+    on with trainings that are there.
 
     Args:
         source: a recipe, or a script (*.py) with `roundelay.attach` in it.
@@ -39,7 +39,7 @@ def scaling(
             simulated=(8, 16), seeds=3, loss=1.4, wer=True, hosts=2`.
 
     Raises:
-        UserError: no such recipe, script, strategy or option; what cannot be measured.
+        UserError: no such recipe, script, strategy or option; one that cannot be measured.
     """
     given = [*overrides] if is_script(str(source)) else texts(overrides)
     folder = None if exp is None else Path(exp)
@@ -57,7 +57,7 @@ def measure(
     announce: Callable[[str], None],
     width: int = TABLE_WIDTH,
 ) -> tuple[Scaled, Interrupt]:
-    """Train what is left of all ways, and set them side by side."""
+    """Train the rest of all ways, and set them side by side."""
     interrupt = Interrupt()
     with stopping(interrupt):
         clocks = scale(source, given, wanted, folder, progress or Bar(quiet=True), announce, interrupt)

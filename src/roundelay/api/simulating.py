@@ -27,7 +27,7 @@ def simulate(
         scenario: fields of `simulation.scenario.Scenario`: `learners=16, rounds=100, stragglers=["3:4x"]`.
 
     Raises:
-        UserError: no such strategy; what does not fit together.
+        UserError: no such strategy; options that do not fit together.
     """
     fields = dict(scenario)
     if cluster is not None:

@@ -1,4 +1,4 @@
-"""Alarms of a loop's steps: gradients that are not finite, or are not there; sessions that nobody closes.
+"""Alarms of a loop's steps: gradients that are not finite, or are not there; sessions left open.
 
 Every step looks at all gradients, by their norm: a NaN may be in one element of one parameter alone (the norm of a
 vector that is zero has such a gradient), and would be in all models from then on. In meetings the whole model is looked
@@ -24,7 +24,7 @@ log = logging.getLogger("roundelay")
 WITHOUT = 20
 """Steps without a gradient, one after the other, that are said."""
 LOOKED_SELDOM = 16
-"""A learner that is alone looks in every so many steps: nobody has to be kept from its gradients."""
+"""A learner that is alone looks in every so many steps: its gradients reach no other learner."""
 
 
 @final
@@ -44,13 +44,15 @@ class GradientAlarms:
         self.skipped = 0
         """Steps that were left out, for their gradients were not finite."""
 
-    def not_finite(self, found: Mapping[int, Tensor], scaled: bool) -> Sequence[str]:
+    def not_finite(self, found: Mapping[int, Tensor], scaled: bool, unscaled: bool = False) -> Sequence[str]:
         """Look at gradients of the step under way, by number, of one optimizer or of all; return names of the
         parameters of which one is not finite, for which the step is to be skipped. A learner that is alone trains as
-        without us, and a GradScaler (`scaled`) looks for itself."""
+        without us. A GradScaler (`scaled`) looks for itself: what the loop makes of gradients that it had `unscaled`
+        before is looked at all the same."""
         if scaled:
             self._had = True
-        if scaled or not found or (self._alone and self._last and self._steps % LOOKED_SELDOM):
+        seen = scaled and not unscaled
+        if seen or not found or (self._alone and self._last and self._steps % LOOKED_SELDOM):
             return ()
         total = float(get_total_norm(list(found.values())))
         self._had = self._had or total != 0 or any(bool(gradient.any()) for gradient in found.values())
@@ -82,21 +84,17 @@ class GradientAlarms:
         if self._steps - self._last >= WITHOUT and not self._said:
             self._said = True
             log.warning(
-                "rank %d has had no gradient of %s in its last %d steps (every .grad is None, or zero), so they "
-                "trained nothing: is loss.backward() called before optimizer.step(), and zero_grad() not between them?",
-                self._rank,
-                self._kind,
-                self._steps - self._last,
+                f"rank {self._rank} has had no gradient of {self._kind} in its last {self._steps - self._last} steps "
+                "(every .grad is None, or zero), so they trained nothing: is loss.backward() called before "
+                "optimizer.step(), and zero_grad() not between them?"
             )
 
     def say_skipped(self) -> None:
         """Say in the end how many steps were skipped, if more than one."""
         if self.skipped > 1:
             log.warning(
-                "rank %d skipped %d of its %d steps, whose gradients were NaN or infinite.",
-                self._rank,
-                self.skipped,
-                self._steps,
+                f"rank {self._rank} skipped {self.skipped} of its {self._steps} steps, whose gradients were NaN or "
+                "infinite."
             )
 
 
@@ -132,7 +130,7 @@ def say_idle(steps: Mapping[int, int], rows_count: bool) -> None:
         )
 
 
-# Sessions that nobody closes ------------------------------------------------------------------------------------------
+# Sessions left open ---------------------------------------------------------------------------------------------------
 
 _open: dict[object, tuple[int, int]] = {}
 
@@ -154,8 +152,7 @@ def say_unclosed() -> None:
     for process, rank in () if failed else _open.values():
         if process == os.getpid():
             log.warning(
-                "rank %d ends without session.close(): its model is its own row, not the one that the learners have in "
-                "common, and to the others it counts as dead. Call session.close() on all learners, or train in `with "
-                "session:`.",
-                rank,
+                f"rank {rank} ends without session.close(): its model is its own row, not the one that the learners "
+                "have in common, and to the others it counts as dead. Call session.close() on all learners, or train "
+                "in `with session:`."
             )

@@ -9,6 +9,7 @@ import logging
 import math
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
+from functools import partial
 from typing import Any, final
 
 import numpy as np
@@ -21,17 +22,19 @@ from roundelay.attached.forward import fingerprint
 from roundelay.attached.sharing import MISSING, Drawing, Fetch, Followed, LoopProgress, Shared
 from roundelay.core.errors import UserError
 from roundelay.runtime.attached.learner import AttachedLearner
-from roundelay.runtime.attached.shares import ANY, UNSEEN, ShareTerms
+from roundelay.runtime.attached.shares import ANY, COMPARED, COUNT, FINGERPRINTS, FOUND, STATED, UNSEEN, ShareTerms
 from roundelay.runtime.procs.coordination.passes import ENDLESS
 
 log = logging.getLogger("roundelay")
 
 ORDERING = ("batch_sampler", "sampler", "dataset")
-"""Attributes of a data loader, or of a sampler of batches, that order what it gives."""
+"""Attributes of a data loader, or of a sampler of batches, that order its batches."""
 DEALS = ("world_size", "num_replicas")
 """Attributes of samplers that deal batches out by rank: lhotse's, torch's DistributedSampler."""
 OWN = "generator"
 """Attribute of samplers of torch that draw their order, of the generator by which they do; None: of all."""
+OF_LOADERS = ("dataset", "batch_sampler", "sampler", "batch_size", "drop_last", "num_workers", "collate_fn")
+"""Attributes that toolkits ask a data loader for."""
 LEVELS, ITEMS = 4, 256
 """Part of a batch that goes into its fingerprint: levels of containers, and items of each."""
 
@@ -42,10 +45,10 @@ class SharedBatches(Shared):
 
     All learners go through the same batches in the same order, in every pass from the beginning. Under a synchronous
     strategy learner l of L takes the l-th of every L; under an asynchronous one all claim them from one queue, so that
-    a slow learner takes fewer. What a learner has claimed and not trained when it dies is claimed by others.
+    a slow learner takes fewer. Batches that a learner has claimed and not trained when it dies are claimed by others.
 
     A source with `set_epoch` (or a data loader whose sampler or dataset has one) is told the number of each pass before
-    it begins; where somebody else has told it another, that one counts. A sampler of torch that draws its order
+    it begins; where the loop has told it another, that one counts. A sampler of torch that draws its order
     (RandomSampler and the like, also of a loader that shuffles) draws it by the seed of its generator, or 0, and the
     number of the pass; other sources find torch's random numbers seeded by that.
     """
@@ -60,11 +63,18 @@ class SharedBatches(Shared):
     ) -> None:
         _check(batches, learner.rank)
         super().__init__(learner, number, ShareTerms(first=UNSEEN if compared else ANY), progress)
-        self._batches, self._compared = batches, compared
+        self._batches = batches
         self._parts: list[Any] = [part for part in _parts(batches) if callable(getattr(part, "set_epoch", None))]
         self._told = self._told_epoch()
         self._epoch = self._told or 0
         self._drawn = [*_drawn(batches)]
+        self._going_through: _Numbered | None = None
+
+    def __getattr__(self, name: str) -> Any:
+        """Return what a toolkit asks a loader for, of the loader that is shared."""
+        if name not in OF_LOADERS:
+            raise AttributeError(f"{type(self).__name__} has no attribute {name}")
+        return getattr(self._batches, name)
 
     def __len__(self) -> int:
         """Return the batches that a learner is given in a pass, on average, where the source has a length."""
@@ -92,13 +102,17 @@ class SharedBatches(Shared):
         for part in self._parts:
             part.set_epoch(epoch)
         self._told = self._told_epoch()
-        begin = self._begin if self._compared else lambda _: None
-        numbered = _Numbered(self._batches, self._learner.rank, begin, _Randomness(epoch, self._drawn))
-        self._compared = False
+        note = partial(self._learner.note_pass, self._number, epoch)
+        note(STATED, UNSEEN if (length := _length(self._batches)) is None else 1 + length)
+        self._going_through = _Numbered(self._batches, self._learner.rank, note, _Randomness(epoch, self._drawn))
+        numbered = self._going_through
         return numbered.fetch, lambda: numbered.count
 
-    def _begin(self, first: object) -> None:
-        self._learner.begin_share(self._number, _fingerprint(first))
+    def ended(self, given: int) -> None:
+        """Note that a pass is over, and let others know how many batches it had."""
+        super().ended(given)
+        if self._going_through is not None:
+            self._going_through.note_end()
 
     @property
     def _most_pieces(self) -> int:
@@ -117,17 +131,17 @@ class _Numbered:
     going through all from the beginning once more, which happens where a learner has died.
 
     Args:
-        begin: is called with the first, once.
+        note: is called with what is known of the pass; see `Shares.note`.
         randomness: by which the source draws.
     """
 
     def __init__(
-        self, batches: Iterable[Any], rank: int, begin: Callable[[Any], None], randomness: "_Randomness"
+        self, batches: Iterable[Any], rank: int, note: Callable[[int, int], None], randomness: "_Randomness"
     ) -> None:
-        self._batches, self._rank, self._begin, self._randomness = batches, rank, begin, randomness
+        self._batches, self._rank, self._note, self._randomness = batches, rank, note, randomness
         self.count = ENDLESS
         """Number of batches, as far as it is known."""
-        self._at, self._first = 0, 0
+        self._at, self._most, self._first, self._farthest = 0, 0, 0, 0
         self._iterator: Iterator[Any] | None = None
 
     def fetch(self, number: int) -> Any:
@@ -150,24 +164,33 @@ class _Numbered:
             if self._at == 0 and not self._is_first(found):
                 self.count = 0
                 return MISSING
+            if self._at in COMPARED and self._at > self._farthest:
+                self._farthest = self._at
+                self._note(FINGERPRINTS + COMPARED.index(self._at), batch_fingerprint(found))
             self._at += 1
+            self._most = max(self._most, self._at)
         return found
+
+    def note_end(self) -> None:
+        """Let others know how many there are, as far as that is known."""
+        self._note(FOUND, 1 + self._most)
+        if self._most <= self.count < ENDLESS:  # else it was given up
+            self._note(COUNT, 1 + self.count)
 
     def _is_first(self, found: object) -> bool:
         """Return True if it is the first batch of this pass."""
-        first = _fingerprint(found)
+        first = batch_fingerprint(found)
         if self._first and first != self._first:
             log.warning(
-                "rank %d: %s gives other batches when it is gone through a second time in one pass, so those that a "
-                "learner has left untrained when it died cannot be found again, and this learner ends the pass. Let "
-                "iter() begin with the same order until set_epoch() is called.",
-                self._rank,
-                type(self._batches).__name__,
+                f"rank {self._rank}: {type(self._batches).__name__} gives other batches when it is gone through a "
+                "second time in one pass, so those that a learner has left untrained when it died cannot be found "
+                "again, and this learner ends the pass. Let iter() begin with the same order until set_epoch() is "
+                "called."
             )
             return False
         if not self._first:
             self._first = first
-            self._begin(found)
+            self._note(FINGERPRINTS, first)
         return True
 
 
@@ -192,7 +215,8 @@ class _Randomness:
 
     @contextmanager
     def drawn_from(self) -> Iterator[None]:
-        """Let what is drawn meanwhile be drawn from these; what others draw afterwards is as if it had not been."""
+        """Let random numbers drawn meanwhile come from these; those that others draw afterwards are not changed by
+        it."""
         before = torch.get_rng_state()
         torch.set_rng_state(self._state)
         try:
@@ -233,8 +257,17 @@ def _check(batches: object, rank: int) -> None:
                 )
 
 
+def _length(batches: object) -> int | None:
+    """Return the number of batches that a source says it has; None: it says none."""
+    known: Any = batches
+    try:
+        return len(known)
+    except (TypeError, NotImplementedError, AttributeError):
+        return None
+
+
 def _parts(batches: object) -> Iterator[object]:
-    """Yield the source, and all within it that may order what it gives."""
+    """Yield the source, and all objects within it that may order its batches."""
     found = [batches]
     for part in found:
         inner = (getattr(part, name, None) for name in ORDERING)
@@ -253,9 +286,10 @@ def _drawn(batches: object) -> Iterator[tuple[torch.Generator, int]]:
             yield sampler.generator, sampler.generator.initial_seed()
 
 
-def _fingerprint(batch: object) -> int:
-    """Return a number above 0 for a batch, equal for equal ones: of numbers, texts, arrays, containers of them, and
-    whatever has `ids`, as lhotse's cuts. Of other objects their class counts."""
+def batch_fingerprint(batch: object) -> int:
+    """Return a number above 0 for a batch, equal for equal ones: of numbers, texts, arrays, and containers of them. Of
+    other objects their class counts, `id` or `ids`, as lhotse's cuts have them, and tensors and arrays that they
+    hold."""
     digest = hashlib.blake2b(digest_size=7)
     for fact in _facts(batch, LEVELS):
         digest.update(repr(fact).encode())
@@ -278,6 +312,12 @@ def _facts(batch: object, depth: int) -> Iterator[object]:
             yield from _facts(item, depth - 1)
     else:
         yield type(batch).__qualname__
-        ids = getattr(batch, "ids", ())
+        name, ids = getattr(batch, "id", None), getattr(batch, "ids", ())
+        if isinstance(name, str | int):
+            yield name
         if depth and isinstance(ids, Iterable):
             yield from list(ids)[:ITEMS]
+        for key, value in sorted(getattr(batch, "__dict__", {}).items()) if depth else ():
+            if isinstance(value, Tensor | np.ndarray):
+                yield key
+                yield from _facts(value, depth - 1)

@@ -1,9 +1,9 @@
 """`roundelay.attach(..., strategy="auto")`: the strategy that advice takes for this module on these machines.
 
-What is not given is measured: seconds of a step, by the loop's own gradient (`probe`), or by linear layers with as many
+Facts not given are measured: seconds of a step, by the loop's own gradient (`probe`), or by linear layers with as many
 parameters. The first learner of a host measures and chooses, and tells the others, so all have the same. Hosts do not
-ask each other: there the two facts that could differ, `seconds` and `link`, are to be given, and what follows from them
-is the same everywhere. A session that resumes goes on by the strategy of its save.
+ask each other: there the two facts that could differ, `seconds` and `link`, are to be given, and the choice that
+follows from them is the same everywhere. A session that resumes goes on by the strategy of its save.
 
 Where a learner is several processes, the first of them does all this and tells the others, which compute their parts of
 the gradients that it measures.
@@ -25,8 +25,8 @@ from torch import nn
 from torch.optim import Optimizer
 
 from roundelay.advice.advise import AdviceTask, choice, rank
-from roundelay.advice.candidates import candidates
 from roundelay.advice.machines import Machines, bytes_per_second, cluster_of, link_of, probed_layers, seconds_of
+from roundelay.advice.throughput import candidates
 from roundelay.attached.save_files import find
 from roundelay.checkpoint import read_meta
 from roundelay.core.configure import build
@@ -117,7 +117,7 @@ def chosen_strategy(
 
 
 def _heard(group: Group, module: nn.Module, probe: Probe | None) -> Chosen:
-    """Return what the first process of a learner has chosen; compute with it until then."""
+    """Return the choice of a learner's first process; compute with it until then."""
     with _without_trace(module):
         while (said := group.said(b"")) == COMPUTE:
             assert probe is not None
@@ -134,7 +134,8 @@ def _chosen_here(
     resume: Path | None,
     options: Mapping[str, Any],
 ) -> Chosen:
-    """Return what `chosen_strategy` does, in a learner's first process; `options` may have a number of `processes`."""
+    """Return the choice of `chosen_strategy`, in a learner's first process; `options` may have a number of
+    `processes`."""
     if resume is not None and (found := find(resume, world.rank, world.learners)) is not None:
         meta = read_meta(found.paths[0])
         strategy = make_strategy(meta["strategy"], meta["options"])
@@ -210,7 +211,7 @@ def _cluster(
         count = world.learners // here
         return VirtualCluster(
             name=f"{count} hosts of {here} at {facts.link}",
-            nodes=(Node(here, count=count, cores=here),),  # whatever a host has: all are to find the same
+            nodes=(Node(here, count=count, cores=here),),  # not the host's own cores: all hosts are to find the same
             compute=Compute(seconds=facts.seconds),
             links=VirtualLinks(between=link_of(facts.link, bytes_per_second(facts.link))),
         ), "from the seconds and the link given"

@@ -1,8 +1,8 @@
 """Position of a sampler in its data, as a save has it, and as learners of a session that resumes take it over.
 
 A pass that was under way stays cut as it was, also where learners have become more or fewer. Under a synchronous
-strategy what is left of it is dealt out in turn. Under an asynchronous one it is drawn from the shared queue, and only
-what learners had drawn and not trained is dealt out.
+strategy the rest of it is dealt out in turn. Under an asynchronous one it is drawn from the shared queue, and only
+minibatches that learners had drawn and not trained are dealt out.
 """
 
 from collections.abc import Mapping, Sequence
@@ -19,19 +19,12 @@ Key = tuple[int, int]
 
 @dataclass(frozen=True)
 class PassLeft:
-    """Minibatches that are left of a pass for one learner.
+    """Minibatches that are left of a pass for one learner."""
 
-    Attributes:
-        cut: number of learners the pass is cut for.
-        examples: that it shares out.
-        pieces: minibatches that are this learner's, before any that all draw from; in ascending order.
-        rest: further ones, of a pass whose end is not known.
-    """
-
-    cut: int
-    examples: int
-    pieces: Pieces
-    rest: tuple[range, ...] = ()
+    cut: int  # number of learners the pass is cut for
+    examples: int  # that it shares out
+    pieces: Pieces  # minibatches that are this learner's, before any that all draw from; in ascending order
+    rest: tuple[range, ...] = ()  # further ones, of a pass whose end is not known
 
     def to_plain(self) -> list[Any]:
         """Return plain values."""
@@ -49,20 +42,13 @@ class PassLeft:
 
 @dataclass(frozen=True)
 class DataPosition:
-    """Position of one learner in one sampler.
-
-    Attributes:
-        dataset: examples in it.
-        epoch: of the next pass.
-        times: how often each epoch was gone through.
-        left: of passes that were under way.
-    """
+    """Position of one learner in one sampler."""
 
     batch_size: int
-    dataset: int
-    epoch: int
-    times: Mapping[int, int]
-    left: Mapping[Key, PassLeft] = field(default_factory=dict)
+    dataset: int  # examples in it
+    epoch: int  # of the next pass
+    times: Mapping[int, int]  # how often each epoch was gone through
+    left: Mapping[Key, PassLeft] = field(default_factory=dict)  # of passes that were under way
 
 
 def runs(pieces: Pieces) -> list[list[int]]:
@@ -99,7 +85,7 @@ def _left(state: Mapping[str, Any]) -> dict[Key, PassLeft]:
 
 
 def single(piece: int) -> range:
-    """Return one number."""
+    """Return the range of this one number."""
     return range(piece, piece + 1)
 
 

@@ -1,9 +1,15 @@
-"""Before a module's forward: the session begins a step, and sees what the module is called with.
+"""Before a module's forward: the session begins a step, and sees the module's arguments.
 
 No module's hook reports `layer.forward(x)`, `F.linear(x, layer.weight)`, or a value that is read. Where an optimizer
 has been asked to step and others have not, its parameters are those of before the step until it is complete. For that
 while their class is one that tells the session first. Torch asks the class of a tensor before it computes with it
-(`__torch_function__`), so whatever reads their values is seen, and nothing else costs anything.
+(`__torch_function__`), so every read of their values is seen, and nothing else costs anything.
+
+Beside torch.compile: a compiled model has the graphs that it has without us, and its calls are heard of.
+
+Code that Dynamo inlines is traced once and not run again, so our hook in it has no effect. On a module that is called
+itself it runs as ever (`left_alone`). A whole function that calls the module, or a container of torch's own, is inlined
+with the module's hooks; such a call is heard of where it begins, in the wrapper that `torch.compile` returns.
 """
 
 import copy
@@ -14,39 +20,103 @@ from collections import Counter, OrderedDict, deque
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from itertools import repeat
 from operator import attrgetter, contains, delitem, setitem
-from typing import Any, ClassVar, Protocol, final
+from typing import TYPE_CHECKING, Any, ClassVar, TypeVar, final
 
 import torch
 from torch import Tensor, nn
+from torch._dynamo import eval_frame
 
-from roundelay.attached.compiled import CompiledCalls, left_alone
+from roundelay.core.errors import UserError
+
+if TYPE_CHECKING:
+    from roundelay.attached.steps import Steps
+
+F = TypeVar("F", bound=Callable[..., Any])
+CALLED_FIRST = "_callback_from_stance"
+"""Function of torch._dynamo.eval_frame that every compiled function calls first, at each call (torch 2.6 and later). It
+is private: without it a step begins when its gradient is taken, and a session says so where that matters."""
+
+
+def never_compiled(function: F) -> F:
+    """Return the function in a form that is never compiled: a compiled function that calls it is cut in two there, and
+    one that must be one graph is refused by torch with our reason."""
+    found: F = torch.compiler.disable(  # type: ignore[no-untyped-call]
+        function,
+        reason="a step of roundelay.attach talks with other learners and cannot be compiled: leave it out of a "
+        "function that is compiled with fullgraph=True",
+    )
+    return found
+
+
+def left_alone(function: F) -> F:
+    """Return the function, whose own frame is run as it is where compiled code calls it from code that is not.
+    Inlined it is traced: let it ask torch.compiler.is_compiling() and return."""
+    eval_frame.skip_code(function.__code__)
+    return function
+
+
+@final
+class CompiledCalls:
+    """Reports of calls of compiled functions, until removed, or until the object whose method `report` is has gone."""
+
+    _all: ClassVar["weakref.WeakSet[CompiledCalls]"] = weakref.WeakSet()
+    _original: ClassVar[Callable[..., Any] | None] = None
+
+    def __init__(self, report: Callable[[], None]) -> None:
+        kind, self._report = CompiledCalls, weakref.WeakMethod(report)
+        if kind._original is None and hasattr(eval_frame, CALLED_FIRST):
+            original = kind._original = getattr(eval_frame, CALLED_FIRST)
+
+            def callback_from_stance(callback: Any) -> Any:
+                if callback is not None and callback is not False:  # else nothing is compiled there
+                    for calls in [*kind._all]:
+                        if (report := calls._report()) is not None:
+                            report()
+                return original(callback)
+
+            setattr(eval_frame, CALLED_FIRST, callback_from_stance)
+        kind._all.add(self)
+
+    def remove(self) -> None:
+        """Report nothing more."""
+        kind = CompiledCalls
+        kind._all.discard(self)
+        if not kind._all and kind._original is not None:
+            setattr(eval_frame, CALLED_FIRST, kind._original)
+            kind._original = None
+
 
 TENSORS, BYTES, DEPTH = 4, 2**20, 4
 """Tensors of a module's inputs that are looked at, bytes of each, and depth of lists and dicts."""
 _hooks_of, _with_names_of = attrgetter("_forward_pre_hooks"), attrgetter("_forward_pre_hooks_with_kwargs")
 
 
-class Begins(Protocol):
-    """A hook's report of a forward."""
-
-    @property
-    def open(self) -> bool: ...
-
-    def before_forward(self, inputs: object) -> None: ...
-
-    def before_call(self) -> None: ...
+class NotScripted(UserError, AttributeError):
+    """An attached module was given to `torch.jit.script`."""
 
 
 class BeforeForward:
     """A forward pre-hook. Copies of a module are not attached, and have none; where a class of modules copies itself
     in a way of its own, the copied hook does nothing."""
 
-    def __init__(self, session: Begins | None = None) -> None:
+    def __init__(self, session: "Steps | None" = None) -> None:
         self.session = session
+
+    @property
+    def __name__(self) -> str:
+        """
+        Raises:
+            NotScripted: a hook that is to be scripted is asked for its name, and this one cannot be.
+        """
+        raise NotScripted(
+            "torch.jit.script of an attached module: its calls would not be heard of. Script a copy, "
+            "torch.jit.script(copy.deepcopy(module)), inside `with session.consensus():` for the common model; or the "
+            "module itself after session.close()."
+        )
 
     @left_alone
     def __call__(self, module: nn.Module, arguments: tuple[Any, ...], named: dict[str, Any]) -> None:
-        if not torch.compiler.is_compiling() and self.session is not None:
+        if not torch.compiler.is_compiling() and self.session is not None and not torch._C._get_tracing_state():
             self.session.before_forward((arguments, named))
 
     def __deepcopy__(self, memo: object) -> "BeforeForward":
@@ -69,7 +139,7 @@ class PickledWithoutHook:
         self._sessions.update(self._kinds)
 
     def remove(self) -> None:
-        """Undo it."""
+        """Let the classes be pickled as before, where no other session needs it."""
         self._sessions.subtract(self._kinds)
         for kind in self._kinds:
             if not self._sessions[kind]:
@@ -80,18 +150,18 @@ class PickledWithoutHook:
 
 @final
 class ForwardHooks:
-    """The hook on every part of a module whose calls use parameters, so that whatever part is called first finds them
-    right. Calls of compiled functions, in which it is nothing, are heard of by themselves.
+    """The hook on every part of a module whose calls use parameters, so that the part called first, any of them, finds
+    them right. Calls of compiled functions, in which it has no effect, are heard of by themselves.
 
     Once a step has begun the hook has nothing to do until its gradient is taken, but on the root, where it looks at
     further forwards. Then it rests: torch takes a longer way through each module that has a hook, which for 28 modules
     costs a quarter of a millisecond a step.
 
     Args:
-        sharded: the root alone is called by the loop, and what parts are gathered from is to be right before.
+        sharded: the loop calls the root alone, and the values that parts are gathered from are to be right before.
     """
 
-    def __init__(self, module: nn.Module, session: Begins, sharded: bool = False) -> None:
+    def __init__(self, module: nn.Module, session: "Steps", sharded: bool = False) -> None:
         self.session, hook, owners = session, BeforeForward(session), [module] if sharded else _owners(module)
         self._pickled = PickledWithoutHook(type(part) for part in owners)
         self._handles = [part.register_forward_pre_hook(hook, with_kwargs=True, prepend=sharded) for part in owners]
@@ -117,7 +187,7 @@ class ForwardHooks:
                 del part._forward_pre_hooks_with_kwargs[key]
 
     def wake(self) -> None:
-        """Put it back where it was, before any other that has come meanwhile."""
+        """Put the hook back where it was, before any other that has come meanwhile."""
         if not self._rests:
             return
         self._rests, (root, kept) = False, self._resting[0]
@@ -136,7 +206,7 @@ class ForwardHooks:
                 part._forward_pre_hooks_with_kwargs[key] = True
 
     def remove(self) -> None:
-        """Take it off for good."""
+        """Take the hook off for good."""
         _sessions.discard(self)
         for handle in self._handles:
             handle.remove()
@@ -179,7 +249,7 @@ def _owners(module: nn.Module) -> list[nn.Module]:
 
 
 def fingerprint(inputs: object, most: int | None = TENSORS) -> int | None:
-    """Return a number for what a module is called with, equal for equal tensors, 63 bits; None: there is no tensor in
+    """Return a number for a module's arguments, equal for equal tensors, 63 bits; None: there is no tensor in
     it. At most so many tensors are looked at; None: all."""
     digest, found = hashlib.blake2b(digest_size=8), 0
     for tensor in _tensors(inputs, DEPTH):
@@ -213,7 +283,7 @@ def _tensors(found: object, depth: int) -> Iterator[Tensor]:
 
 
 VALUES = ("data", "T", "mT", "H", "mH", "real", "imag")
-"""Attributes of a tensor through which its values are read; the others say what it is, or are its gradient."""
+"""Attributes of a tensor through which its values are read; the others describe it, or are its gradient."""
 OF_IT = (
     Tensor.data_ptr,
     Tensor.dim,
@@ -239,14 +309,14 @@ class Uses:
         self._watched: list[nn.Parameter] = []
 
     def watch(self, parameters: Iterable[nn.Parameter]) -> None:
-        """Watch these too. A parameter of a class of its own is left as it is."""
+        """Watch these parameters too. One of a class of its own is left as it is."""
         for p in parameters:
             if type(p) is nn.Parameter:
                 p.__class__ = self._kind
                 self._watched.append(p)
 
     def forget(self) -> None:
-        """Make them ordinary parameters again."""
+        """Make the watched ones ordinary parameters again."""
         while self._watched:
             _release(self._watched.pop())
 

@@ -4,7 +4,7 @@ schedules change; and their momentum, about which block-wise strategies ask. The
 
 import math
 from collections.abc import Iterator, Mapping, Sequence
-from contextlib import AbstractContextManager, contextmanager
+from contextlib import contextmanager
 from typing import Any, TypeGuard
 
 import numpy as np
@@ -59,62 +59,6 @@ def first_rate(optimizer: Optimizer) -> float:
     return float(rate) if _is_number(rate) else math.nan
 
 
-class GroupNumbers:
-    """The numbers of all parameter groups: learning rates first. Which there are is settled when this is made."""
-
-    def __init__(self, optimizers: Sequence[Optimizer]) -> None:
-        self._optimizers = optimizers
-        places: list[tuple[str, NumberPlace]] = []
-        for number, (of, group) in enumerate(_groups(optimizers)):
-            for option, value in sorted(group.items()):
-                if isinstance(value, list | tuple) and option != "params":
-                    inside = [
-                        (f"{option}[{at}]{of}", (number, option, at)) for at, one in enumerate(value) if _is_number(one)
-                    ]
-                    places += inside
-                elif _is_number(value):
-                    places.append((option + of, (number, option, -1)))
-        places.sort(key=lambda one: one[1][1] != "lr")
-        self.names = [name for name, _ in places]
-        self._places = [place for _, place in places]
-        self.rates = sum(option == "lr" for _, option, _ in self._places)
-
-    def read(self) -> tuple[float, ...]:
-        """Return them as they are now; an option that is gone, with its group perhaps, is NaN."""
-        groups = [group for _, group in _groups(self._optimizers)]
-        found = []
-        for number, option, at in self._places:
-            value = groups[number].get(option) if number < len(groups) else None
-            found.append(math.nan if value is None else float(value if at < 0 else value[at]))
-        return tuple(found)
-
-    @contextmanager
-    def under(self, numbers: Sequence[float]) -> Iterator[None]:
-        """Put `numbers` in the place of the first of them for a while; what is changed meanwhile stays changed."""
-        own = self.read()
-        self._write(numbers, own)
-        try:
-            yield
-        finally:
-            now = self.read()
-            self._write([mine if is_ == set_ else is_ for mine, is_, set_ in zip(own, now, numbers, strict=False)], now)
-
-    def _write(self, numbers: Sequence[float], now: Sequence[float]) -> None:
-        groups = [group for _, group in _groups(self._optimizers)]
-        for (number, option, at), wanted, is_ in zip(self._places, numbers, now, strict=False):
-            if wanted == is_ or number >= len(groups) or groups[number].get(option) is None:
-                continue
-            value = groups[number][option]
-            if at >= 0:
-                kind, items = type(value), list(value)
-                items[at] = type(items[at])(wanted)
-                groups[number][option] = kind(items)
-            elif isinstance(value, Tensor):
-                value.fill_(wanted)
-            else:
-                groups[number][option] = type(value)(wanted)
-
-
 def _is_number(value: object) -> TypeGuard[Tensor | float]:
     if isinstance(value, Tensor):
         return value.numel() == 1 and value.dtype != torch.bool
@@ -134,26 +78,64 @@ def _of(number: int, optimizers: Sequence[Optimizer]) -> str:
 
 
 class UsersOptimizers(SteppedByLoop):
-    """Optimizers that keep their state themselves, by parameter."""
+    """Optimizers that keep their state themselves, by parameter. Which numbers their groups have is settled when this
+    is made."""
 
     name = "the user's"
+    names: Sequence[str] = ()
+    rates = 0
 
     def __init__(self, optimizers: Sequence[Optimizer]) -> None:
-        self._optimizers, self._numbers = optimizers, GroupNumbers(optimizers)
-
-    @property
-    def names(self) -> Sequence[str]:
-        return self._numbers.names
-
-    @property
-    def rates(self) -> int:
-        return self._numbers.rates
+        self._optimizers = optimizers
+        places: list[tuple[str, NumberPlace]] = []
+        for number, (of, group) in enumerate(_groups(optimizers)):
+            for option, value in sorted(group.items()):
+                if isinstance(value, list | tuple) and option != "params":
+                    inside = [
+                        (f"{option}[{at}]{of}", (number, option, at)) for at, one in enumerate(value) if _is_number(one)
+                    ]
+                    places += inside
+                elif _is_number(value):
+                    places.append((option + of, (number, option, -1)))
+        places.sort(key=lambda one: one[1][1] != "lr")
+        self.names = [name for name, _ in places]
+        self._places = [place for _, place in places]
+        self.rates = sum(option == "lr" for _, option, _ in self._places)
 
     def numbers(self) -> tuple[float, ...]:
-        return self._numbers.read()
+        """Return them as they are now; an option that is gone, with its group perhaps, is NaN."""
+        groups = [group for _, group in _groups(self._optimizers)]
+        found = []
+        for number, option, at in self._places:
+            value = groups[number].get(option) if number < len(groups) else None
+            found.append(math.nan if value is None else float(value if at < 0 else value[at]))
+        return tuple(found)
 
-    def under(self, numbers: Sequence[float]) -> AbstractContextManager[None]:
-        return self._numbers.under(numbers)
+    @contextmanager
+    def under(self, numbers: Sequence[float]) -> Iterator[None]:
+        """Put `numbers` in the place of the first of them for a while; changes made meanwhile stay."""
+        own = self.numbers()
+        self._write(numbers, own)
+        try:
+            yield
+        finally:
+            now = self.numbers()
+            self._write([mine if is_ == set_ else is_ for mine, is_, set_ in zip(own, now, numbers, strict=False)], now)
+
+    def _write(self, numbers: Sequence[float], now: Sequence[float]) -> None:
+        groups = [group for _, group in _groups(self._optimizers)]
+        for (number, option, at), wanted, is_ in zip(self._places, numbers, now, strict=False):
+            if wanted == is_ or number >= len(groups) or groups[number].get(option) is None:
+                continue
+            value = groups[number][option]
+            if at >= 0:
+                kind, items = type(value), list(value)
+                items[at] = type(items[at])(wanted)
+                groups[number][option] = kind(items)
+            elif isinstance(value, Tensor):
+                value.fill_(wanted)
+            else:
+                groups[number][option] = type(value)(wanted)
 
     @property
     def memory(self) -> tuple[str, ...]:

@@ -1,28 +1,84 @@
-"""Somebody else's module as one flat vector, without taking it away from its optimizer.
+"""A user's module as one flat vector, without taking it away from its optimizer.
 
-The row is float32, whatever the module's types. A parameter of float32 is a view of the vector the module looks at.
-One of bfloat16 or float16 has a rounded copy of its own, and its part of the row is the float32 master that the
-optimizer updates (Micikevicius et al. 2018, "Mixed precision training", section 3.1).
+The row is float32, also where the module has other types. A parameter of float32 is a view of the vector the module
+looks at. One of bfloat16 or float16 has a rounded copy of its own, and its part of the row is the float32 master that
+the optimizer updates (Micikevicius et al. 2018, "Mixed precision training", section 3.1).
+
+Wrappers that average a module's gradients or keep its parameters are refused, since both would do it; and modules of
+TorchScript, for nothing reports their calls. They are known by the names of classes, so that nothing is imported that
+the user does not use. A DistributedDataParallel over a group of one process averages nothing, and is taken as it is:
+frameworks make it always.
+
+Of a module that a group of processes has sharded, each process has its own parts. Torch gathers a parameter from them
+before it is used and takes them as they are where they lie, so they stay there: the values that the module is to show
+are copied into them. An optimizer steps the part a parameter looks at, so for the moment of an update that is the row.
 
 Legend: P trainable parameters, T tensors they are in, p one of these.
 """
 
 import hashlib
+import logging
 from collections import deque
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager
-from itertools import repeat
-from operator import attrgetter
+from itertools import compress, repeat
+from operator import attrgetter, is_not
+from typing import Any
 
 import torch
 from torch import Tensor, nn
 from torch.nn.parameter import is_lazy
 from torch.optim import Optimizer
 
-from roundelay.attached.buffers import kept_buffers
 from roundelay.attached.forward import fingerprint
 from roundelay.core.errors import UserError
-from roundelay.runtime.attached.groups import local
+from roundelay.runtime.attached.groups import Group, is_sharded, local, look_at, sharded_like
+
+WRAPPERS = ("DistributedDataParallel", "FullyShardedDataParallel", "FSDPModule", "DeepSpeedEngine")
+SHARDED = "FSDPModule"
+REMEDY = (
+    "it would average or shard what the session averages. Attach the module itself (`ddp.module` of a wrapper) and "
+    "train that one, without the wrapper. Of a framework that wraps by itself, switch its distributed training off: "
+    "each learner is to believe that it is alone."
+)
+
+
+def refuse_wrapped(module: nn.Module, rank: int) -> None:
+    """Refuse a module that is, or a part of which is, wrapped, sharded or compiled by TorchScript.
+
+    Raises:
+        UserError: it is; names the part and the wrapper.
+    """
+    sharded = any(map(is_sharded, module.parameters()))  # by fully_shard, over the processes of one learner
+    for name, part in module.named_modules():
+        wrapper = next((cls.__name__ for cls in type(part).__mro__ if cls.__name__ in WRAPPERS), None)
+        if wrapper and not _alone(part) and not (sharded and wrapper == SHARDED):
+            raise UserError(f"rank {rank}: {name or 'the module'} is a {wrapper}: {REMEDY}")
+        if isinstance(part, torch.jit.ScriptModule):
+            raise UserError(
+                f"rank {rank}: {name or 'the module'} is of TorchScript (torch.jit), which reports none of its calls: "
+                "attach the module that it was made from and train that one, by torch.compile if it is to be faster."
+            )
+
+
+def refuse_reducer(rank: int, attached: nn.Module | None = None) -> None:
+    """Refuse, in a forward, a DistributedDataParallel over several processes made around the module later.
+
+    Args:
+        attached: the one that was given to attach, if one was.
+
+    Raises:
+        UserError: there is one.
+    """
+    around = getattr(nn.parallel.DistributedDataParallel, "_active_ddp_module", None)
+    if around is not None and around is not attached and not _alone(around):
+        raise UserError(f"rank {rank}: the attached module is run by a DistributedDataParallel around it: {REMEDY}")
+
+
+def _alone(part: nn.Module) -> bool:
+    """Return True if it is torch's own, over a group of this process alone."""
+    return isinstance(part, nn.parallel.DistributedDataParallel) and part.process_group.size() == 1
+
 
 ROUNDED = (torch.bfloat16, torch.float16)
 """Types of parameters that have a float32 master."""
@@ -36,7 +92,7 @@ LISTED_CHARACTERS = 300_000
 
 def module_facts(module: nn.Module) -> dict[str, list[str]]:
     """Return facts that learners' modules must have in common, in words: every parameter and buffer, and the values of
-    those that are not trained, which nobody averages."""
+    those that are not trained, which are never averaged."""
     facts: dict[str, list[str]] = {"parameter of the module": [], "values of frozen parameter": [], "buffer": []}
     for name, p in module.named_parameters():
         facts["parameter of the module"].append(f"{name} {_kind(p)}{'' if p.requires_grad else ', frozen'}")
@@ -101,11 +157,14 @@ class Parameters:
                 )
         self._rank, self.all = rank, [p for _, p in named]
         self.tensors: list[Tensor] = [*self.all]
-        """(T) What holds the values in this process: the parameters, or its parts of them."""
+        """(T) The tensors with the values in this process: the parameters, or its parts of them."""
         self.names = [name for name, _ in named]
-        self.rounded: list[Tensor | None] = [None if p.dtype == torch.float32 else _contiguous(p) for p in self.all]
-        """(T) What the module looks at in place of a float32 view."""
-        self._exact = self.alike = all(rounded is None for rounded in self.rounded)
+        exact = [p.dtype == torch.float32 for p in self.all]
+        self.rounded: list[Tensor | None] = [
+            None if same else p.detach().contiguous().clone() for p, same in zip(self.all, exact, strict=True)
+        ]
+        """(T) The tensor the module looks at in place of a float32 view."""
+        self._exact = self.alike = all(exact)
         self._number = {id(p): number for number, p in enumerate(self.all)}
         self.count = sum(p.numel() for p in self.all)
 
@@ -123,25 +182,26 @@ class Parameters:
         return [part.view(p.shape) for part, p in zip(parts, tensors, strict=True)]
 
     def show(self, views: Sequence[Tensor]) -> None:
-        """Make the module look at `views`, which are nobody's copy where they are float32: what is written there is in
-        the module. Of others it shows them rounded, as they are now."""
+        """Make the module look at `views`. A parameter of float32 is the view itself: a value written there is in the
+        module. Any other becomes a rounded copy of its view as it is now."""
         for p, view, rounded in zip(self.all, views, self.rounded, strict=True):
             p.data = view if rounded is None else rounded.copy_(view)
 
     def shown(self, views: Sequence[Tensor]) -> list[Tensor]:
-        """Return (T) The tensors that it looks at after `show(views)`, if nobody has changed that."""
+        """Return (T) The tensors that it looks at after `show(views)`, if nothing has changed that."""
         pairs = zip(views, self.rounded, strict=True)
         return [view if rounded is None else rounded for view, rounded in pairs]
 
     def gradients(self, which: Sequence[int]) -> dict[int, Tensor]:
-        """Return the gradients of the parameters numbered `which`, those that there are, by number. Whether all of them
-        lie as views of a vector do, `alike` says afterwards.
+        """Return the gradients of the parameters numbered `which`, those that there are, by number. Afterwards `alike`
+        says whether all of them lie as views of a vector do.
 
         Raises:
             UserError: one is sparse; names its parameter.
         """
-        gradients = map(_gradient_of, map(self.all.__getitem__, which))  # in every step: no loop in Python
-        found = {number: gradient for number, gradient in zip(which, gradients, strict=True) if gradient is not None}
+        gradients = list(map(_gradient_of, map(self.all.__getitem__, which)))  # in every step: no loop in Python
+        there = list(map(is_not, gradients, repeat(None)))
+        found = dict(zip(compress(which, there), compress(gradients, there), strict=True))
         if not _DENSE.issuperset(map(_layout_of, found.values())):
             number = next(number for number, gradient in found.items() if gradient.layout is not torch.strided)
             raise UserError(
@@ -161,7 +221,7 @@ class Parameters:
                 gradient.mul_(factor)
 
     def take_state(self, optimizer: Optimizer) -> None:
-        """Give an optimizer's state, which was loaded, the form that it has beside these parameters."""
+        """Bring an optimizer's loaded state into the form that fits these parameters."""
 
     def numbers(self, parameters: Iterable[Tensor]) -> list[int]:
         """Return numbers of these among the trainable parameters; others are left out."""
@@ -191,5 +251,165 @@ class Parameters:
                 p.grad = None if gone else kept
 
 
-def _contiguous(p: Tensor) -> Tensor:
-    return p.detach().contiguous().clone()
+class ShardedParameters(Parameters):
+    """The parts of a module's trainable parameters that are in this process."""
+
+    def __init__(self, module: nn.Module, rank: int) -> None:
+        super().__init__(module, rank)
+        self._shards = [part for part in module.modules() if hasattr(part, "reshard")]
+        self.tensors = [local(p) for p in self.all]
+        self.rounded = [*self.tensors]  # none is a view of a vector
+        self._exact = self.alike = False
+        self.count = sum(part.numel() for part in self.tensors)
+
+    def settle(self) -> None:
+        for part in self._shards:  # after a forward without a backward the root keeps its gathered values
+            part.reshard()  # type: ignore[operator]
+        self.tensors = [local(p) for p in self.all]  # torch pads them at the first forward
+
+    def show(self, views: Sequence[Tensor]) -> None:
+        self.settle()
+        for part, view in zip(self.tensors, views, strict=True):
+            part.copy_(view)
+
+    def shown(self, views: Sequence[Tensor]) -> list[Tensor]:
+        return self.tensors
+
+    def gradients(self, which: Sequence[int]) -> dict[int, Tensor]:
+        return {number: local(gradient) for number, gradient in super().gradients(which).items()}
+
+    def multiply_gradients(self, views: Sequence[Tensor], numbers: Sequence[int], factor: Tensor) -> None:
+        for view, number in zip(views, numbers, strict=True):
+            view.mul_(factor)
+            gradient = self.all[number].grad
+            if gradient is not None:
+                local(gradient).mul_(factor)
+
+    @contextmanager
+    def updated(self, rows: Sequence[Tensor] | None, gradients: Sequence[Tensor | None]) -> Iterator[None]:
+        assert rows is not None, "parts are never stepped where they are"
+        own, parts = [p.grad for p in self.all], self.tensors
+        for p, row, gradient in zip(self.all, rows, gradients, strict=True):
+            look_at(p, row)
+            p.grad = None if gradient is None else sharded_like(p, gradient)
+        try:
+            yield
+        finally:
+            lost = [gradient is not None and p.grad is None for p, gradient in zip(self.all, gradients, strict=True)]
+            for p, kept, part, gone in zip(self.all, own, parts, lost, strict=True):
+                look_at(p, part)
+                p.grad = None if gone else kept
+
+    def take_state(self, optimizer: Optimizer) -> None:
+        with torch.no_grad():
+            for p, state in optimizer.state.items():
+                for name, value in state.items():
+                    if isinstance(value, Tensor) and not is_sharded(value) and value.shape == local(p).shape != ():
+                        state[name] = sharded_like(p, value)
+
+
+def parameters_of(module: nn.Module, rank: int, group: Group | None) -> Parameters:
+    """Return the trainable parameters of a module as this process has them."""
+    return (Parameters if group is None or group.whole else ShardedParameters)(module, rank)
+
+
+log = logging.getLogger("roundelay")
+
+
+def cache_names(module: nn.Module) -> set[str]:
+    """Return names of buffers of `persistent=False`."""
+    return {
+        f"{path}.{name}".removeprefix(".")
+        for path, part in module.named_modules(remove_duplicate=False)
+        for name in part._non_persistent_buffers_set
+    }
+
+
+def kept_buffers(module: nn.Module) -> list[tuple[str, Tensor]]:
+    """Return the names and buffers that the module's own state dict has: not those of `persistent=False`, which are
+    caches (positions, masks) that a module makes anew, of another size where its inputs are longer."""
+    caches, kept = cache_names(module), dict[int, tuple[str, Tensor]]()
+    for name, one in module.named_buffers(remove_duplicate=False):
+        if name not in caches:
+            kept.setdefault(id(one), (name, one))
+    return list(kept.values())
+
+
+class Buffers:
+    """The buffers of a module (running statistics, mostly) as bytes that others can read, except caches.
+
+    The rule: buffers are no part of the row; no strategy averages them. Each learner keeps its own while it trains. In
+    the model to evaluate, buffers of floating point are the mean over living learners, others are those of the lowest
+    living rank.
+    """
+
+    def __init__(self, module: nn.Module) -> None:
+        self._module, self._said = module, False
+        self._sizes = {name: buffer.nbytes for name, buffer in kept_buffers(module)}
+
+    def _kept(self) -> list[Tensor]:
+        """Return the buffers that the module had when the session began.
+
+        Raises:
+            UserError: one had another size when the session began, or is gone; names it.
+        """
+        found = dict(kept_buffers(self._module))
+        others = [name for name, size in self._sizes.items() if name not in found or found[name].nbytes != size]
+        if others:
+            raise UserError(
+                f"buffers {', '.join(others)} have another size than when the module was attached, or are gone: attach "
+                "a module whose buffers keep their sizes, or register caches with persistent=False."
+            )
+        added = [name for name in found if name not in self._sizes]
+        if added and not self._said:
+            self._said = True
+            log.warning(
+                "buffers %s were added to the module after it was attached: each learner keeps its own, and no save "
+                "has them. Attach after a first batch, or after what makes them.",
+                ", ".join(added),
+            )
+        return [found[name] for name in self._sizes]
+
+    def pack(self) -> Tensor:
+        """Return all buffers, (B,) uint8.
+
+        Raises:
+            UserError: one had another size when the session began, or is gone; names it.
+        """
+        parts = [_bytes(buffer).cpu() for buffer in self._kept()]
+        return torch.cat(parts) if parts else torch.empty(0, dtype=torch.uint8)
+
+    def unpack(self, packed: Tensor) -> None:
+        """Copy (B,) back into the module."""
+        offset = 0
+        with torch.no_grad():
+            for buffer in self._kept():
+                size = buffer.nbytes
+                buffer.copy_(_values(packed[offset : offset + size], buffer))
+                offset += size
+
+    def mean(self, packed: Sequence[Tensor]) -> Tensor:
+        """Return the mean by the rule, of the packed buffers of the living, (B,) each, by rank."""
+        means, offset = [], 0
+        for buffer in self._kept():
+            end = offset + buffer.nbytes
+            each = [_values(one[offset:end], buffer) for one in packed]
+            if buffer.is_floating_point():
+                means.append(_bytes(torch.stack(each).double().mean(0).to(buffer.dtype)))
+            elif buffer.is_complex():
+                means.append(_bytes(torch.stack(each).to(torch.complex128).mean(0).to(buffer.dtype)))
+            else:
+                means.append(packed[0][offset:end].clone())
+            offset = end
+        return torch.cat(means) if means else torch.empty(0, dtype=torch.uint8)
+
+
+def _bytes(buffer: Tensor) -> Tensor:
+    flat: Any = buffer.detach().reshape(-1).clone()
+    return torch.view_as_real(flat).reshape(-1).view(torch.uint8) if flat.is_complex() else flat.view(torch.uint8)
+
+
+def _values(raw: Tensor, like: Tensor) -> Tensor:
+    if like.is_complex():
+        return torch.view_as_complex(raw.clone().view(like.real.dtype).view(-1, 2)).view(like.shape)
+    return raw.clone().view(like.dtype).view(like.shape)

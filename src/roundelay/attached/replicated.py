@@ -1,8 +1,8 @@
 """The session of a learner whose processes each have the whole module (runtime/attached/replicas.py), in each of them.
 
-That of the first is the learner's. That of another is one of nobody else, whose steps leave its row alone, and which is
-told by the first what that has: so a loop finds the same in all. What it holds beside the module and its gradient is
-nothing: the module looks at the point that it is shown.
+That of the first is the learner's. That of another process has no other learners, and its steps leave its row alone;
+the first process tells it its own facts, so a loop finds the same in all. It holds nothing beside the module and its
+gradient: the module looks at the point that it is shown.
 
 Legend: P trainable parameters.
 """
@@ -29,7 +29,7 @@ from roundelay.strategies.ssgd import Ssgd
 
 @final
 class ReplicatedSession(Session):
-    """See `Session`. What a process other than the first says of all learners is as of the last meeting."""
+    """See `Session`. Facts about all learners, in a process other than the first, are those of the last meeting."""
 
     def __init__(
         self,
@@ -56,26 +56,27 @@ class ReplicatedSession(Session):
         self._begin_as_first()
 
     def _begin_as_first(self) -> None:
-        """Begin with the buffers of the first process, and what it has of a save."""
+        """Begin with the buffers of the first process, and its part of a save."""
         replicas, buffers = self._replicas, self._buffers.pack()
         replicas.shown(buffers)
         self._buffers.unpack(buffers)
         random = dict(self._saves.random)
-        said = self._said({"back": self.came_back, "resumed": _plain(self.resumed), "random": random})
+        resumed = None if self.resumed is None else dict(self.resumed)
+        said = self._said({"back": self.came_back, "resumed": resumed, "random": random})
         self.came_back, self.resumed = said["back"], said["resumed"]
         split = [(*name.split("."), state) for name, state in said["random"].items()]
         set_random_states({of: state for of, place, state in split if place == str(replicas.place)}, self._device)
         self._hear()
 
     def _hear(self) -> None:
-        """Hear what the first knows of all learners."""
+        """Take over the facts about all learners from the first."""
         together = [] if self._replicas.follows else list(self._learner.together)
         self._heard = self._said({"living": self.living, "together": together, "summary": self.summary()})
         if self._replicas.follows:
             self._followed.together = self._heard["together"]
 
     def _said(self, value: Any, place: int = 0) -> Any:
-        """Return what the process at that place says: plain values and tensors."""
+        """Return the value of the process at that place: plain values and tensors."""
         tensors: dict[str, Tensor] = {}
         mine = place == self._replicas.place
         data = pack_part({"value": to_plain(value, "value", tensors)}, tensors) if mine else b""
@@ -85,7 +86,7 @@ class ReplicatedSession(Session):
         part = unpack_part(heard)
         return from_plain(part.meta["value"], part.tensors)
 
-    # What a session does ----------------------------------------------------------------------------------------------
+    # The work of a session --------------------------------------------------------------------------------------------
 
     @property
     def living(self) -> tuple[int, ...]:
@@ -144,7 +145,3 @@ class ReplicatedSession(Session):
         for vector in found:
             self._replicas.shown(vector)
         return found
-
-
-def _plain(resumed: Mapping[str, Any] | None) -> dict[str, Any] | None:
-    return None if resumed is None else dict(resumed)

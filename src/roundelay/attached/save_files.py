@@ -3,11 +3,11 @@
     DIRECTORY/save-000000012/learner-0-of-2.safetensors      row, memory, the optimizers' state, buffers
                              learner-0-of-2.json             the rest, and the checksum of both; written last
 
-Learners write their parts without waiting for each other, and nobody removes an older save before all have come to the
-next, so there is always one that all of them have whole. Whoever looks for one passes over those that are damaged.
+Learners write their parts without waiting for each other, and none removes an older save before all have come to the
+next, so there is always one that all of them have whole. A search for one passes over those that are damaged.
 
 Nested values, as optimizers and schedules keep their state, become plain JSON and tensors beside it: dicts (with keys
-of any plain type), lists, tuples, numbers, texts, None and tensors; nothing else, since whoever reads them runs no code
+of any plain type), lists, tuples, numbers, texts, None and tensors; nothing else, since their reader must not run code
 of theirs.
 
 Legend: L learners.
@@ -60,18 +60,12 @@ def parts(folder: Path) -> Iterator[Path]:
 
 @dataclass(frozen=True)
 class FoundSave:
-    """The newest save of which a learner can take its state.
-
-    Attributes:
-        before: number of the save before it in that directory, which may be there no more; 0: it is the first.
-        paths: JSON of this learner's part alone; or of all parts, where they are `dealt` out.
-        dealt: there were other learners, or another strategy.
-    """
+    """The newest save of which a learner can take its state."""
 
     number: int
-    before: int
-    paths: tuple[Path, ...]
-    dealt: bool
+    before: int  # number of the save before it in that directory, which may be there no more; 0: it is the first
+    paths: tuple[Path, ...]  # JSON of this learner's part alone; or of all parts, where they are `dealt` out
+    dealt: bool  # there were other learners, or another strategy
 
 
 def find(
@@ -102,7 +96,7 @@ def find(
 
 
 def _find(folder: Path, number: int, rank: int, learners: int, strategy: Strategy | None) -> FoundSave | None:
-    """Return what a learner begins with of one save, if all parts that it needs are there."""
+    """Return a learner's beginning from one save, if all parts that it needs are there."""
     own = part_path(folder, rank, learners)
     if own.exists():
         meta, under = read_meta(own), strategy
@@ -117,8 +111,8 @@ def _find(folder: Path, number: int, rank: int, learners: int, strategy: Strateg
 
 
 def prune(directory: Path, whole: int, keep: int) -> None:
-    """Keep of the saves up to number `whole`, which all learners have whole, the newest but one of `keep`: one is being
-    written. Others may be doing the same."""
+    """Remove old saves. Of those up to number `whole`, which all learners have whole, the newest `keep` - 1 stay, for
+    one more is being written. Other learners may be doing the same."""
     for number in [number for number in saves(directory) if number <= whole][keep - 1 :]:
         shutil.rmtree(folder_of(directory, number), ignore_errors=True)
 

@@ -1,8 +1,21 @@
-"""Saves of a session, and going on from one: what `Session.save` and `attach(resume=...)` do."""
+"""Saves of a session, and going on from one: the work of `Session.save` and `attach(resume=...)`.
+
+From a save on disk to the state that a learner of another session begins with.
+
+With the learners of the save, under their strategy, each takes its own part back, bit for bit. With more or fewer of
+them, after deaths, or under another strategy, rows, memory, centre and steps go by the rules of runtime/resize.py, and:
+
+    optimizer    that of learner r mod L of the L that were saved, and its estimate of the noise of gradients
+    buffers      by their rule (parameters.py)
+    data         the rest of passes under way is dealt out (data_position.py)
+    random       torch's generators are left as they are
+"""
 
 import dataclasses
 import logging
+import math
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -10,18 +23,206 @@ import torch
 from torch import Tensor, nn
 from torch.optim import Optimizer
 
-from roundelay.attached.buffers import Buffers, cache_names, kept_buffers
-from roundelay.attached.data_position import DataPosition
-from roundelay.attached.resuming import Fitting, Resumed, check_fits, own_state, resumed_from
-from roundelay.attached.save_files import FoundSave, find, folder_of, part_path, prune, saves, to_plain
+from roundelay.algorithms.averaging import weights_of
+from roundelay.attached.data_position import DataPosition, Key, PassLeft, dealt_out, pieces_of, position_of, single
+from roundelay.attached.parameters import Buffers, cache_names, kept_buffers
+from roundelay.attached.save_files import FoundSave, find, folder_of, from_plain, part_path, prune, saves, to_plain
 from roundelay.attached.sharing import Shared
 from roundelay.attached.steps import Steps
-from roundelay.checkpoint import Room, bytes_of, pack_part, unpack_part, write_part
+from roundelay.checkpoint import Part, Room, bytes_of, pack_part, read_meta, read_part, unpack_part, write_part
+from roundelay.core.checksums import Damaged
 from roundelay.core.errors import UserError
 from roundelay.runtime.attached.groups import local
 from roundelay.runtime.attached.handover import Giver
-from roundelay.runtime.resize import TrainedBy
+from roundelay.runtime.resize import RunningMean, TrainedBy
 from roundelay.strategies.base import Strategy
+
+Module = list[list[Any]]
+"""Name, shape and type of each trained parameter and each buffer."""
+
+
+@dataclass(frozen=True)
+class Fitting:
+    """Facts that a save and a session must agree on, for the session to resume from it; and who resumes."""
+
+    rank: int
+    learners: int
+    strategy: Strategy
+    module: Module
+    optimizers: list[str]
+    trained: int
+    """The first so many entries of `module` are trained parameters."""
+    caches: frozenset[str] = frozenset()
+    """Names of buffers that saves do not have; earlier versions saved them."""
+
+
+@dataclass(frozen=True)
+class Resumed:
+    """State that a learner begins with."""
+
+    state: Mapping[str, Any]  # for `SavedState.load`
+    buffers: Tensor  # packed, (B,)
+    optimizers: Sequence[Any]
+    random: Mapping[str, Tensor]  # states of torch's generators, by device; none where learners have changed
+    samplers: Mapping[int, DataPosition]  # by number
+    also: Mapping[str, Any]  # what the user saved beside it
+    said: str  # in words, what was kept and what begins anew
+
+
+def check_fits(found: FoundSave, fitting: Fitting) -> None:
+    """Refuse a save that is not one of such a session.
+
+    Raises:
+        UserError: it is of another module or optimizer; names both.
+    """
+    path = found.paths[0]
+    meta = read_meta(path)
+    saved = f"rank {fitting.rank}: {path.parent}"
+    module = [entry for entry in meta["module"] if entry[0] not in fitting.caches]
+    for theirs, mine in zip(module, fitting.module, strict=False):
+        if theirs != mine:
+            raise UserError(
+                f"{saved} is of another model: {theirs[0]} {theirs[1]} {theirs[2]} there is {mine[0]} {mine[1]} "
+                f"{mine[2]} here. Build the model as it was when it was saved."
+            )
+    if len(module) != len(fitting.module):
+        raise UserError(
+            f"{saved} is of another model: it has {len(module)} trained parameters and buffers, this one "
+            f"{len(fitting.module)}. Build the model as it was when it was saved."
+        )
+    if meta["optimizers"] != fitting.optimizers:
+        raise UserError(
+            f"{saved} was saved with {', '.join(meta['optimizers'])}, and this session has "
+            f"{', '.join(fitting.optimizers)}: give attach the same optimizers."
+        )
+
+
+def resumed_from(found: FoundSave, fitting: Fitting, buffers: Buffers) -> Resumed:
+    """Return the state that a learner begins with.
+
+    Raises:
+        Damaged: a file is missing or not as it was written; names it.
+    """
+    try:
+        return _dealt(found, fitting, buffers) if found.dealt else own_state(_part_of(found.paths[0], fitting))
+    except (KeyError, TypeError, ValueError, RuntimeError, IndexError) as error:
+        raise Damaged(f"{found.paths[0]}: no part of a save ({error!r}).") from error
+
+
+def _part_of(path: Path, fitting: Fitting) -> Part:
+    """Read a part, without caches that an earlier version has saved among the buffers."""
+    part, kept, offset = read_part(path), list[Tensor](), 0
+    for name, shape, kind in part.meta["module"][fitting.trained :]:
+        end = offset + math.prod(shape) * getattr(torch, kind.removeprefix("torch.")).itemsize
+        if name not in fitting.caches:
+            kept.append(part.tensors["buffers"][offset:end])
+        offset = end
+    if kept:
+        return replace(part, tensors={**part.tensors, "buffers": torch.cat(kept)})
+    return replace(part, tensors={**part.tensors, "buffers": part.tensors["buffers"][:0]})
+
+
+def own_state(part: Part) -> Resumed:
+    """Return the state that a learner's own part has, with which it goes on where it was."""
+    meta, tensors = part.meta, part.tensors
+    return Resumed(
+        {
+            "row": tensors["row"],
+            "memory": {name: tensors[f"memory.{name}"] for name in meta["memory"]},
+            "steps": meta["steps"],
+            "mean_weight": meta["mean_weight"],
+            "noise": meta.get("noise"),  # earlier versions had none
+            "mass": meta.get("mass"),
+            **_shared(part),
+        },
+        tensors["buffers"],
+        from_plain(meta["optimizer_states"], tensors),
+        {device: tensors[f"random.{device}"] for device in meta["random"]},
+        {state["number"]: position_of(state) for state in meta["samplers"]},
+        from_plain(meta["also"], tensors),
+        f"{meta['learners']} learners go on where they were, after {meta['steps']} steps of this one",
+    )
+
+
+def _dealt(found: FoundSave, fitting: Fitting, buffers: Buffers) -> Resumed:
+    rank, learners, strategy = fitting.rank, fitting.learners, fitting.strategy
+    metas = [read_meta(path) for path in found.paths]
+    trained, packed, shared = TrainedBy.from_json(metas[0]), [], dict[str, Any]()
+    kept, weights = trained.remembered_by(strategy), _weights(metas, trained.holders)
+    row, memory = RunningMean(), {name: RunningMean() for name in (strategy.memory if kept else ())}
+    for path in found.paths:  # one at a time in memory
+        part = _part_of(path, fitting)
+        row.add(part.tensors["row"], weights.get(part.meta["rank"], 0.0))
+        for name, one in memory.items():
+            one.add(part.tensors[f"memory.{name}"])
+        packed.append(part.tensors["buffers"])
+        shared |= _shared(part)
+    trained = replace(trained, centre="centre" in shared)
+    model = shared["centre"] if trained.centre else row.value
+    passes, positions = _data(metas, fitting, shared.pop("passes", ()))
+    remembered = {name: one.value for name, one in memory.items()}
+    if not kept:
+        remembered = dict.fromkeys(strategy.memory, nothing := torch.zeros_like(model))
+        beside = {f"centre.{name}": nothing for name in strategy.centre_memory}
+        shared = {"centre": model, **beside} if strategy.traits.model == "centre" else {}
+    own = read_part(found.paths[rank % len(found.paths)])
+    state = {"row": model, "memory": remembered, "passes": passes, **shared}
+    state |= {name: max(meta[name] for meta in metas) if kept else 0 for name in ("steps", "mean_weight")}
+    optimizer = f"the optimizer state of learner {own.meta['rank']}"
+    what = trained.become(strategy, f"the models of {len(trained.holders)}", optimizer)
+    return Resumed(
+        {**state, "noise": own.meta.get("noise")},
+        buffers.mean(packed),
+        from_plain(own.meta["optimizer_states"], own.tensors),
+        {},
+        positions,
+        from_plain(own.meta["also"], own.tensors),
+        f"saved by learners {metas[0]['ranks']} of {metas[0]['learners']}, now {learners}: {what}; what was left of "
+        "epochs is dealt out anew, and random numbers begin anew",
+    )
+
+
+def _weights(metas: Sequence[Mapping[str, Any]], holders: Sequence[int]) -> dict[int, float]:
+    """Return weights of the rows of `holders` in their mean, by rank: those by mass, where the strategy weighs rows."""
+    masses = {meta["rank"]: meta.get("mass") for meta in metas if meta["rank"] in holders}
+    given = [0.0 if mass is None else float(mass) for mass in masses.values()]
+    return dict(zip(masses, weights_of(given), strict=True))
+
+
+def _data(
+    metas: Sequence[Mapping[str, Any]], fitting: Fitting, passes: Sequence[Sequence[Any]]
+) -> tuple[list[Any], dict[int, DataPosition]]:
+    """Return the passes that all draw from, and positions by sampler. `passes` are those of the save; it has none of
+    learners that waited for each other. Where these go on, all that was not drawn is dealt out; where they did, nothing
+    is left to be drawn."""
+    queues, found, wait = list[Any](), dict[int, DataPosition](), fitting.strategy.traits.synchronous
+    states: dict[int, dict[int, Mapping[str, Any]]] = {}
+    for meta in metas:
+        for state in meta["samplers"]:
+            states.setdefault(state["number"], {})[meta["rank"]] = state
+    for number, by_rank in states.items():
+        drawn: dict[Key, Any] = {
+            (key[1], key[2]): (following, again) for key, following, again in passes if key[0] == number
+        }
+        first = next(iter(by_rank.values()))
+        lefts = {key: left for state in by_rank.values() for key, left in position_of(state).left.items()}
+        whole = {key: PassLeft(first["learners"], first["examples"], ()) for key in drawn} | lefts
+        pieces = {key: pieces_of(one, first["batch_size"]) for key, one in whole.items()}
+        left = {
+            key: [*map(single, again), *([range(following, pieces[key])] if wait else [])]
+            for key, (following, again) in drawn.items()
+        }
+        found[number] = dealt_out(by_rank, fitting.rank, fitting.learners, not passes, left)
+        if not wait:
+            queues += [[[number, *key], drawn[key][0] if key in drawn else end, []] for key, end in pieces.items()]
+    return queues, found
+
+
+def _shared(part: Part) -> dict[str, Any]:
+    """Return the state that learners share, if it is in this part."""
+    found = {"passes": part.meta["passes"]} if part.meta["passes"] is not None else {}
+    return found | {name: tensor for name, tensor in part.tensors.items() if name.split(".")[0] == "centre"}
+
 
 log = logging.getLogger("roundelay")
 
@@ -52,7 +253,7 @@ def look_for(directory: Path, wanted: Fitting) -> FoundSave | None:
 
 
 class SessionSaves(Giver):
-    """Saves of one session. What a learner that comes back is given is what a save would have of the one that gives it.
+    """Saves of one session. A learner that comes back is given the state that a save would have of its giver.
 
     Args:
         wanted: facts that saves and this session agree on.
@@ -88,7 +289,7 @@ class SessionSaves(Giver):
     # Saving -----------------------------------------------------------------------------------------------------------
 
     def save(self, directory: Path, also: Mapping[str, Any], samplers: Sequence[Shared], keep: int) -> Path:
-        """Save the session, and keep so many saves; the folder of this one.
+        """Save the session, keep so many saves, and return the folder of this one.
 
         Raises:
             UserError: it cannot be written, or the directory holds saves of another training.
@@ -97,7 +298,7 @@ class SessionSaves(Giver):
             raise UserError(f"save(keep={keep}): 2 is the least, for one stays whole while the next is written.")
         self._also = dict(also)
         directory, learner = directory.absolute(), self._learner
-        repeats = learner.record.repeats  # then what is saved was written when that was recorded
+        repeats = learner.record.repeats  # then the save was written when that was recorded
         if directory not in self._whole and saves(directory) and not learner.late and not repeats:
             raise UserError(
                 f"{directory} holds saves of another training: attach with resume={str(directory)!r} to go on from "
@@ -155,7 +356,8 @@ class SessionSaves(Giver):
     # Going on ---------------------------------------------------------------------------------------------------------
 
     def resume(self, directory: Path, found: FoundSave | None) -> Mapping[str, Any] | None:
-        """Go on from the newest save that all learners have; what the user saved beside it. None: there is none yet.
+        """Go on from the newest save that all learners have; return the user's own values in it. None: there is no save
+        yet.
 
         Args:
             found: the newest that this learner has.
@@ -196,11 +398,11 @@ class SessionSaves(Giver):
         return chosen[0].also
 
     def come_back(self, directory: Path, found: FoundSave | None) -> Mapping[str, Any] | None:
-        """Return what a learner that comes back to a running session needs of its own part of the newest save, and the
-        others do not have: the optimizers' state, and what the user saved beside it. None: it has no part."""
+        """Return, for a learner that comes back to a running session, the values of its own part of the newest save
+        that the others do not have: the optimizers' state, and the user's own values. None: it has no part."""
         if found is None:
             return None
-        if found.dealt:  # saved while somebody was missing, maybe this learner
+        if found.dealt:  # saved while a learner was missing, maybe this one
             own = part_path(found.paths[0].parent, self._fitting.rank, self._fitting.learners)
             if own not in found.paths:
                 return None
@@ -223,7 +425,7 @@ class SessionSaves(Giver):
         return resumed_from(found, self._fitting, self._buffers)
 
     def _take(self, resumed: Resumed, folder: Path) -> None:
-        """Take what is this learner's alone, after the meeting."""
+        """Take the values that are this learner's alone, after the meeting."""
         self._buffers.unpack(resumed.buffers)
         self._load_optimizers(resumed, folder)
         set_random_states(resumed.random, self._device)
@@ -255,8 +457,8 @@ class SessionSaves(Giver):
         return pack_part(meta | {"samplers": [one.state(rank) for one in self._made]}, tensors)
 
     def take(self, given: bytes) -> Mapping[str, Any] | None:
-        """Begin with the state that another learner has given to this one, which has come back; what the user last
-        saved beside it, None: nothing."""
+        """Begin with the state that another learner has given to this one, which has come back; return the user's own
+        values in its last save, None: there are none."""
         resumed = own_state(unpack_part(given))
         self._learner.saved.load(resumed.state)
         self._learner.me.snapshot()

@@ -1,8 +1,8 @@
-"""A strategy in anybody's training loop.
+"""A strategy in any training loop.
 
     session = roundelay.attach(model, optimizer, strategy="adpsgd")      # before the loop; `optimizer.step()` stays
 
-What a user calls is here: attach, a session's meetings and what it says. Its steps are in steps.py.
+The functions for users are here: attach, a session's meetings and its attributes. Its steps are in steps.py.
 
 Legend: P trainable parameters.
 """
@@ -22,12 +22,10 @@ from torch.optim import Optimizer
 from roundelay.algorithms.averaging import minibatches_averaged
 from roundelay.attached.alarms import say_idle, say_not_finite
 from roundelay.attached.batches import SharedBatches
-from roundelay.attached.buffers import Buffers
-from roundelay.attached.parameters import device_of
+from roundelay.attached.parameters import Buffers, device_of
 from roundelay.attached.reporting import COUNTED, HELD_OUT_LOSS, LossLog
-from roundelay.attached.sampler import SharedSampler
 from roundelay.attached.saves import SessionSaves, fitting, look_for
-from roundelay.attached.sharing import Followed, LoopProgress, Shared
+from roundelay.attached.sharing import Followed, LoopProgress, Shared, SharedSampler
 from roundelay.attached.stepping import unwrapped, usual_rate
 from roundelay.attached.steps import Steps
 from roundelay.checkpoint import Room
@@ -46,13 +44,14 @@ from roundelay.runtime.hosts.exchange.row_format import RowFormat
 from roundelay.runtime.hosts.options import SessionHostOptions, session_strategy
 from roundelay.runtime.launch import termination
 from roundelay.runtime.launch.world import (
+    LIVE,
+    REPLAY,
+    REPORT,
     World,
     group_environment,
     launched_group,
-    live_folder,
+    path_in,
     read_world,
-    replayed_record,
-    report_folder,
 )
 from roundelay.runtime.launch.world import rank as rank_of_process
 from roundelay.runtime.learners_rate import said_at_end, said_at_start, work_of
@@ -83,18 +82,18 @@ def attach(
     Args:
         module: all on the CPU or all on one GPU; trainable parameters float32, bfloat16 or float16. Those that require
             a gradient now are trained. Or its DistributedDataParallel over the processes of a learner.
-        optimizer: any of torch.optim, or like them, over parameters of the module; with whatever parameter groups. Or
+        optimizer: any of torch.optim, or like them, over parameters of the module; with any parameter groups. Or
             several, all of which are stepped in each iteration.
-        strategy: a name, as `roundelay train --strategy` takes, a Strategy, or "auto": what `roundelay advise` takes.
+        strategy: a name, as `roundelay train --strategy` takes, a Strategy, or "auto", as `roundelay advise` chooses.
         seed: of the strategy's own random choices (whom to exchange with); the same on all learners.
         patience: seconds a learner waits for another before it gives up and says for whom.
         hosts: options between several hosts by name: those of `roundelay train` (`wire`, `fragments`, `host_patience`,
             `encrypt`, `exchange_share`, `means`, `trusted_network`), `silence`, and `listen`, where this host listens.
         resume: a directory of saves: go on from the newest. One that holds none yet is for a command's first start.
-        options: of the strategy, as `period=20`; of "auto" those of docs/advice.md. And `on_death`, "stop" or "go-on":
-            what a death means to learners that wait for each other; `record`, a folder for `roundelay replay`; `rate`,
-            of L learners: "as-is", the optimizers' own; "linear", so much larger that the model moves by the sum of all
-            gradients; "gain", the default of `adpsgd` and `hadpsgd`, by their noise. A number is the strategy's option.
+        options: of the strategy, as `period=20`; of "auto" those of docs/advice.md. And `on_death`, "stop" or "go-on",
+            for learners that wait for each other; `record`, a folder for `roundelay replay`; `rate`, of L learners:
+            "as-is", the optimizers' own; "linear", so much larger that the model moves by the sum of all gradients;
+            "gain", the default of `adpsgd` and `hadpsgd`, by their noise. A number is the strategy's option.
 
     Raises:
         UserError: module, optimizer, strategy or environment is not fit for it, or learners disagree; says which rank.
@@ -104,10 +103,10 @@ def attach(
     between, deaths, record = dict(hosts or {}), options.pop("on_death", "stop"), options.pop("record", None)
     rate = options.pop("rate") if isinstance(options.get("rate"), str) else usual_rate(several)
     group, world, module = _learner_of(module, between.pop("listen", None))
-    record, repeats = (_folder_in(Path(one), group) if one else None for one in (record, replayed_record()))
+    record, repeats = (_folder_in(Path(one), group) if one else None for one in (record, path_in(REPLAY)))
     going_on = None if resume is None else _folder_in(Path(resume), group)
     if strategy == "auto":
-        from roundelay.attached.choosing import chosen_strategy  # noqa: PLC0415  loads what few sessions need
+        from roundelay.attached.choosing import chosen_strategy  # noqa: PLC0415  loads modules that few sessions need
 
         found = chosen_strategy(module, several, world, patience, going_on, options, group)
         strategy, between, options = found.strategy, {**found.hosts, **between}, {}
@@ -118,7 +117,7 @@ def attach(
     else:
         chosen, sized = session_strategy(strategy, options), "node_size" in {**options, **parse_strategy(strategy)[1]}
     chosen = _on_host(chosen, sized, world, repeats)
-    live = made_folder(live_folder()) if 0 in world.here and (group is None or group.place == 0) else ""
+    live = made_folder(path_in(LIVE)) if 0 in world.here and (group is None or group.place == 0) else ""
     wanted: dict[str, Any] = {"hosts": build(SessionHostOptions, between, "hosts"), "record": record, "live": live}
     wanted |= {"repeats": repeats, "processes": 1 if group is None else group.size, "on_death": deaths, "rate": rate}
     terms = AttachTerms(chosen, seed, patience, **wanted)
@@ -131,12 +130,12 @@ class Session:
     `consensus`, `meet`, `state_dict`, `load_state_dict`, `save` and `close` are meetings: every learner must come to
     them, equally often and in the same order. Between two meetings each may take as many steps as it has data for.
     Under a strategy whose learners wait for each other, those who come early take part with empty minibatches until all
-    have come; nobody hangs, and an empty minibatch changes no mean.
+    have come; no learner hangs, and an empty minibatch changes no mean.
 
     Every method that waits for others, `optimizer.step` among them, may raise
 
-        LearnerDied    the strategy cannot go on without somebody who died; names the rank
-        TimeoutError   somebody did not come within the patience; says who waits for whom
+        LearnerDied    the strategy cannot go on without a learner that died; names the rank
+        TimeoutError   a learner did not come within the patience; says who waits for whom
         UserError      learners came to different meetings; names both
         SystemExit     143, at the end of a step: the process was sent SIGTERM; see `stopping`
     """
@@ -177,8 +176,8 @@ class Session:
             said = RowFormat.of(terms.hosts, self.strategy.traits.paced_by_links).said()
             if said and world.place is not None and not world.place.alone and self._speaks:
                 log.info("%s.", said)
-        self._losses = LossLog(report_folder(), self._started(terms.seed), learner.late)
-        room = Room(terms.patience_seconds / 2, termination.asked, log.warning)  # others wait for this learner
+        self._losses = LossLog(path_in(REPORT), self._started(terms.seed), learner.late)
+        room = Room(terms.patience_seconds / 2, lambda: termination.request.asked, log.warning)  # others wait for it
         about = wanted, self._steps, self._buffers, self.optimizers, device
         self._saves = learner.giver = SessionSaves(*about, self._meet, room, self._samplers)
         if resume is not None:
@@ -220,7 +219,7 @@ class Session:
         Call it when the gradient is ready: accumulated, unscaled, clipped. `.grad` is left as it is.
 
         Args:
-            examples: what this gradient weighs against others' where a mean is taken; `self.examples` by default.
+            examples: the weight of this gradient against others' where a mean is taken; `self.examples` by default.
         """
         self._steps.step(examples)
 
@@ -249,7 +248,7 @@ class Session:
     # Meetings ---------------------------------------------------------------------------------------------------------
 
     def meet(self) -> None:
-        """Wait for all learners, and nothing else. The strategy ends what it has under way: a block of bsp or bmuf, for
+        """Wait for all learners, and nothing else. The strategy ends its work under way: a block of bsp or bmuf, for
         example, is averaged early."""
         self._meet("meet()", lambda: None)
 
@@ -286,7 +285,7 @@ class Session:
         }
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
-        """Go on from there.
+        """Go on from a state that `state_dict` returned.
 
         Raises:
             UserError: it is of another rank, number of learners, strategy or module.
@@ -312,7 +311,7 @@ class Session:
 
         Args:
             directory: of this training alone; on several hosts each may have its own.
-            also: whatever else the loop needs (`scheduler.state_dict()`, for example), of plain values and tensors;
+            also: all else that the loop needs (`scheduler.state_dict()`, for example), of plain values and tensors;
                 `session.resumed` after it was resumed.
             keep: the last so many saves stay, 2 or more: should the newest be damaged, the one before is gone on from.
 
@@ -342,7 +341,7 @@ class Session:
             self._steps.release(None, FAILED)
 
     def abandon(self) -> None:
-        """Leave at once, waiting for nobody; the module keeps this learner's own parameters. What a `with` does when an
+        """Leave at once, without waiting; the module keeps this learner's own parameters. A `with` does this when an
         exception ends it."""
         if self.open:
             self._steps.release(self._steps.parameters.flatten(), FAILED)
@@ -351,7 +350,7 @@ class Session:
         """Note a held-out loss of the model that all have in common, as `roundelay scaling` measures it: seconds since
         `attach` until it is said. Nothing is noted unless ROUNDELAY_REPORT names a folder.
 
-        Call it on all learners or on one that lives on; of all, the lowest notes it. It waits for nobody.
+        Call it on all learners or on one that lives on; of all, the lowest notes it. It does not wait.
 
         Args:
             loss: the mean over held-out examples, in nats; the first may be that of the model before training.
@@ -363,7 +362,7 @@ class Session:
         if self.rank == min(self.living, default=self.rank) and self._speaks:
             self._losses.write(loss, int(self._learner.counts.steps.sum()))
 
-    # What happened ----------------------------------------------------------------------------------------------------
+    # Events -----------------------------------------------------------------------------------------------------------
 
     @property
     def open(self) -> bool:
@@ -377,13 +376,13 @@ class Session:
 
     @property
     def living(self) -> tuple[int, ...]:
-        """Ranks that live, as far as anybody has noticed."""
+        """Ranks that live, by the deaths noticed so far."""
         return self._learner.living
 
     def summary(self) -> dict[str, Any]:
-        """Return steps by rank, exchanges begun (by rank, with rank), and staleness (mean, largest), so far, of all
-        learners; in words where this one's row is; and by how many times as much as the learner with the most steps,
-        alone, all have moved the model (`work`, under the `rate`)."""
+        """Return, of all learners so far, steps by rank, exchanges begun (by rank, with rank) and staleness (mean,
+        largest); in words the place of this one's row; and `work`: the model's movement over that by the learner with
+        most steps alone, under `rate`."""
         counts = self._learner.counts
         _, largest, mean = staleness_summary(counts)
         return {
@@ -396,14 +395,13 @@ class Session:
         }
 
     def _work(self) -> float:
-        """Return by how many times as much as the learner with the most steps, alone, all have moved the model."""
+        """Return the model's movement by all learners, over that by the learner with the most steps alone."""
         counts, learners = self._learner.counts, len(self._learner.to_the_end)
         moved, longest = work_of(counts.rate_factors, counts.steps, self.strategy, learners, learners)
         return moved / longest if longest else 0.0
 
     def _say(self, sentence: str) -> None:
-        """Say something of the learning rate: what was asked for is heard of, what is so anyway is for those who
-        look."""
+        """Say something of the learning rate: as a warning where the user asked for that rate, else as information."""
         if sentence and self._speaks:
             log.log(logging.INFO if self._rate in ("fastest", "as-is") else logging.WARNING, "%s.", sentence)
 
@@ -414,7 +412,7 @@ class Session:
         batch_sampler=session.sampler(...))`.
 
         Args:
-            dataset: what the data loader is given, or its length.
+            dataset: the data loader's dataset, or its length.
             batch_size: examples in a minibatch of one learner.
             seed: of the order; the same on all learners.
             drop_last: leave out the last, smaller round.
@@ -426,7 +424,7 @@ class Session:
         return sampler
 
     def share(self, batches: Iterable[Any]) -> SharedBatches:
-        """Return the same batches, each of which goes to one learner: to whichever is free, under an asynchronous
+        """Return the same batches, each of which goes to one learner: to a free one, under an asynchronous
         strategy.
 
             loader = DataLoader(dataset, sampler=session.share(sampler), batch_size=None)
@@ -524,8 +522,9 @@ class Session:
             alike = traits.model == "mean" and not self.strategy.weighed
             say_idle({rank: int(steps[rank]) for rank in closing}, rows_count=alike)
         if closing:
-            known, averaged = (self._rate, self.strategy, len(closing)), minibatches_averaged(steps.tolist())
-            self._say(said_at_end(*known, shared=False, work=self._work(), averaged=averaged))
+            different, averaged = self._learner.inputs.different(closing), minibatches_averaged(steps.tolist())
+            known = self._rate, self.strategy, len(closing)
+            self._say(said_at_end(*known, shared=False, work=self._work(), averaged=averaged, different=different))
 
     @contextmanager
     def _holding(self, parameters: Tensor, buffers: Tensor) -> Iterator[None]:

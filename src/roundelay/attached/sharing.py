@@ -4,25 +4,28 @@ Under a synchronous strategy some numbers are a learner's own; under an asynchro
 (runtime/procs/coordination/passes.py). Those that a learner has drawn and not trained are held for it: others draw them
 if it dies, and a save has them as not trained.
 
-What is drawn need not be trained soon: a loader with workers draws ahead, and other wrappers do. How far ahead is seen
-when the first step of a pass begins: the loop has the first minibatch in its hands, and all else that is drawn is on
-its way. From then on the loop has got one whenever one more is asked for, also where there is none left. A minibatch is
-trained when a step is completed that the loop has come to after it got that minibatch.
+A minibatch that is drawn need not be trained soon: a loader with workers draws ahead, and other wrappers do. How far
+ahead is seen when the first step of a pass begins: the loop has the first minibatch in its hands, and all else that is
+drawn is on its way. From then on the loop has got one whenever one more is asked for, also where there is none left. A
+minibatch is trained when a step is completed that the loop has come to after it got that minibatch.
 """
 
 import heapq
 import logging
+import sys
 import weakref
 from abc import abstractmethod
 from bisect import bisect_right
 from collections import Counter, deque
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence, Sized
 from dataclasses import dataclass
 from typing import Any, final
 
-from torch.utils.data import Sampler
+import numpy as np
+from torch.utils.data import BatchSampler, Sampler
 
 from roundelay.attached.data_position import DataPosition, Key, PassLeft, Pieces
+from roundelay.core.epochs import EpochPlan
 from roundelay.core.errors import UserError
 from roundelay.runtime.attached.groups import Group
 from roundelay.runtime.attached.learner import AttachedLearner
@@ -47,13 +50,9 @@ class LoopProgress:
 
 @final
 class Followed:
-    """A learner as a process knows it that follows its first one, which draws for all of them.
+    """A learner as a process knows it that follows its first one, which draws for all of them."""
 
-    Attributes:
-        together: ranks that take part in the segment that runs, as last heard.
-    """
-
-    together: Sequence[int] = ()
+    together: Sequence[int] = ()  # ranks that take part in the segment that runs, as last heard
 
     def __init__(self, beside: AttachedLearner, rank: int, learners: int, strategy: Strategy) -> None:
         self._beside, self.rank, self.learners, self.strategy = beside, rank, learners, strategy
@@ -77,7 +76,7 @@ class Followed:
 
     def make_share(self, number: int, terms: ShareTerms) -> None: ...
 
-    def begin_share(self, number: int, first: int) -> None: ...
+    def note_pass(self, number: int, epoch: int, what: int, value: int) -> None: ...
 
     def share_is_agreed(self, number: int) -> bool:
         return True
@@ -166,7 +165,7 @@ class Drawing(Iterator[Any]):
         return sum(drawn.shared for drawn in self._drawn)
 
     def _note_trained(self) -> None:
-        """Note what is trained by now."""
+        """Note the minibatches trained by now."""
         progress = self._shared.progress()
         if self._ahead is None:
             if progress.begun == self._begun_before:
@@ -179,7 +178,7 @@ class Drawing(Iterator[Any]):
             self._gone += self._drawn.popleft().real
 
     def settle(self) -> None:
-        """Let the queue know what is trained by now."""
+        """Let the queue know the minibatches trained by now."""
         self._note_trained()
         if self._keep() < self._held:
             self._shared.draw(self.key, 0, self._keep())
@@ -241,7 +240,7 @@ class Shared(Sampler[Any]):
 
     @abstractmethod
     def _whole_pass(self) -> PassLeft:
-        """Return a pass that nobody has begun, as far as it is this learner's own."""
+        """Return a pass that no learner has begun, as far as it is this learner's own."""
 
     @abstractmethod
     def _open(self, epoch: int, left: PassLeft) -> tuple[Fetch, Callable[[], int]]:
@@ -294,11 +293,10 @@ class Shared(Sampler[Any]):
         self._said_again = before._said_again or bool(before._gone_through[epoch])
         if self._said_again and not before._said_again:
             log.warning(
-                "rank %d: a further sampler of the same data begins with the order of epoch %d, which the one before "
-                "has given. Samplers made anew in every epoch all give one order, and a save knows no place in them: "
-                "make one before the epochs, each pass over which takes the next order, or call set_epoch(epoch).",
-                self._learner.rank,
-                epoch,
+                f"rank {self._learner.rank}: a further sampler of the same data begins with the order of epoch "
+                f"{epoch}, which the one before has given. Samplers made anew in every epoch all give one order, and a "
+                "save knows no place in them: make one before the epochs, each pass over which takes the next order, "
+                "or call set_epoch(epoch)."
             )
 
     def begin(self, now: Drawing) -> None:
@@ -340,7 +338,8 @@ class Shared(Sampler[Any]):
 
     @property
     def cut(self) -> int:
-        """The segment in which the pass under way has begun; 0: none is; CLOSED_PASS: nobody else can take it up."""
+        """The segment in which the pass under way has begun; 0: none is; CLOSED_PASS: no other learner can take it
+        up."""
         now = self._now()
         if now is not None and now.left() is None:
             now = None
@@ -352,7 +351,7 @@ class Shared(Sampler[Any]):
         """Compare this sampler with those of the others, until that is done.
 
         Raises:
-            UserError: somebody has made another.
+            UserError: another learner has made another.
         """
         self._agreed = self._agreed or self._learner.share_is_agreed(self._number)
 
@@ -365,13 +364,12 @@ class Shared(Sampler[Any]):
         self._not_trained = 0 if self.progress().completed else given
 
     def settle(self) -> None:
-        """Tell the queue what is trained, before a meeting."""
+        """Tell the queue the minibatches that are trained, before a meeting."""
         if self._not_trained and not self.progress().completed:
             log.warning(
-                "rank %d: a pass over shared batches is over, and no step trained the %d of them that came here. It "
-                "counts as an epoch. To look at batches without training, go through what `share` was given.",
-                self._learner.rank,
-                self._not_trained,
+                f"rank {self._learner.rank}: a pass over shared batches is over, and no step trained the "
+                f"{self._not_trained} of them that came here. It counts as an epoch. To look at batches without "
+                "training, go through what `share` was given."
             )
         self._not_trained = 0
         if (now := self._now()) is not None:
@@ -433,3 +431,93 @@ def _in_turn(run: Pieces, cut: int, place: int) -> bool:
 
 def _words(batch_size: int, dataset: int) -> str:
     return f"{dataset} examples in minibatches of {batch_size}" if batch_size else "batches as they come"
+
+
+class SharedSampler(Shared):
+    """`DataLoader(dataset, batch_sampler=...)`, in the place of DistributedSampler. Made by `session.sampler`.
+
+    All learners make it alike: another length, size of minibatches, seed or the like is refused. Each epoch has one
+    shuffled order, the same on all learners, cut into rounds of one minibatch a learner
+    (core/epochs.py). Under a synchronous strategy learner l of L takes the l-th of every round; each gets the same
+    number, the last ones smaller, or none if there are fewer examples than learners. Under an asynchronous strategy all
+    draw from one queue, so a learner that is slow draws fewer; minibatches it has drawn and not trained are drawn by
+    others if it dies.
+
+    A data loader with workers draws ahead: `num_workers x prefetch_factor` minibatches belong to a learner before it
+    comes to train them. So keep both small (0 or 1 worker, prefetch_factor 2) where learners differ in speed. None of
+    them is lost where a session is saved in the middle of an epoch, nor where the learner dies (sharing.py).
+    """
+
+    def __init__(
+        self,
+        learner: AttachedLearner | Followed,
+        number: int,
+        dataset: Sized | int,
+        batch_size: int,
+        shuffle: bool,
+        seed: int,
+        drop_last: bool,
+        progress: Callable[[], LoopProgress],
+    ) -> None:
+        examples = dataset if isinstance(dataset, int) else len(dataset)
+        if examples < 1 or batch_size < 1:
+            raise UserError(f"a sampler of {examples} examples in minibatches of {batch_size}: both must be 1 or more.")
+        self._shuffle, self._seed, self.batch_size, self.drop_last = shuffle, seed, batch_size, drop_last
+        self._dataset = None if isinstance(dataset, int) or not shuffle else dataset
+        whole = batch_size * learner.learners
+        self._examples = examples // whole * whole if drop_last else examples
+        self._of = examples
+        terms = ShareTerms(examples, batch_size, seed % (1 << 63), int(bool(shuffle)), int(bool(drop_last)))
+        super().__init__(learner, number, terms, progress)
+
+    def __iter__(self) -> Iterator[Any]:
+        """Begin a pass.
+
+        Raises:
+            UserError: a loader takes its minibatches for examples of which it makes minibatches.
+        """
+        if isinstance(sys._getframe(1).f_locals.get("self"), BatchSampler):  # nothing else tells who asks
+            raise UserError(
+                f"rank {self._learner.rank}: session.sampler gives whole minibatches: write DataLoader(dataset, "
+                f"batch_sampler=session.sampler(dataset, {self.batch_size})), without sampler= and batch_size=."
+            )
+        return super().__iter__()
+
+    @property
+    def sampler(self) -> "SharedSampler":
+        """Itself: toolkits look into a sampler of minibatches for one of examples, to tell it the epoch."""
+        return self
+
+    def __len__(self) -> int:
+        """Return the minibatches that a learner is given in an epoch: exact under a synchronous strategy, else on
+        average."""
+        return self._plan(0, len(self._together), self._examples).rounds
+
+    def _plan(self, epoch: int, cut: int, examples: int) -> EpochPlan:
+        """Return an epoch, cut for so many learners."""
+        return EpochPlan(epoch, examples, self.batch_size * cut, cut, self._seed)
+
+    def _whole_pass(self) -> PassLeft:
+        together, own = self._together, range(0)
+        if self._synchronous:
+            place, cut = together.index(self._learner.rank), len(together)
+            own = range(place, self._plan(0, cut, self._examples).pieces, cut)
+        return PassLeft(len(together), self._examples, own)
+
+    def _open(self, epoch: int, left: PassLeft) -> tuple[Fetch, Callable[[], int]]:
+        plan = self._plan(epoch, left.cut, left.examples)
+        order = self._plan(epoch, left.cut, self._of).order() if self._shuffle else np.arange(self._of)
+
+        def fetch(index: int) -> Any:
+            piece = plan.piece(index)
+            return order[piece.start : piece.stop].tolist() if piece.frames else MISSING
+
+        return fetch, lambda: plan.pieces
+
+    @property
+    def _most_pieces(self) -> int:
+        return self._plan(0, self._learner.learners, self._examples).pieces
+
+    @property
+    def _shuffled_source(self) -> object:
+        return self._dataset

@@ -6,8 +6,8 @@ schedule made before or after wraps it as it wraps any other. A step that comes 
 or of an optimizer that is not attached, is refused by a hook on all optimizers.
 
 With several optimizers a step is complete when all have been asked; each one's gradients are taken when it is asked.
-One that is asked again, a forward of the module, or whatever reads a parameter that is to be stepped, before the others
-were asked, completes the step without them.
+If one is asked again before the others were asked, or the module's forward or a read of a parameter to be stepped comes
+first, the step is completed without them.
 
 Mixed precision. To a torch.amp.GradScaler the optimizer says that it handles the scale itself, by torch's own protocol
 for fused optimizers: it is then asked to step also when a gradient has overflowed (`found_inf`), and unscales by
@@ -29,7 +29,7 @@ from torch import Tensor, nn
 from torch.optim import Optimizer
 from torch.optim.optimizer import register_optimizer_step_pre_hook
 
-from roundelay.attached.compiled import left_alone, never_compiled
+from roundelay.attached.forward import left_alone, never_compiled
 from roundelay.attached.parameters import ROUNDED, Parameters
 from roundelay.core.errors import UserError
 from roundelay.core.rates import LearnersRate
@@ -80,7 +80,7 @@ class Stepper:
         vars(optimizer)["_step_supports_amp_scaling"] = True
         self._loading: dict[str, Any] = {}
         self._hooks: list[Any] = []
-        if hasattr(optimizer, "register_load_state_dict_pre_hook"):  # torch's own, and whatever is made like them
+        if hasattr(optimizer, "register_load_state_dict_pre_hook"):  # torch's own, and others made like them
             self._hooks = [
                 optimizer.register_load_state_dict_pre_hook(self._before_load),
                 optimizer.register_load_state_dict_post_hook(self._after_load),
@@ -97,7 +97,7 @@ class Stepper:
             stepper = asking.stepper
             return original(*(() if closure is None else (closure,))) if stepper is None else stepper.asked(closure)
 
-        return MethodType(step, self.optimizer)  # a method: schedules look for what is behind one
+        return MethodType(step, self.optimizer)  # a method: schedules look for the object behind one
 
     def asked(self, closure: Callable[[], Any] | None) -> Any:
         """Answer a call of `optimizer.step`."""
@@ -140,7 +140,7 @@ class Stepper:
 
     @property
     def scaling(self) -> tuple[bool, Tensor | None]:
-        """True if a GradScaler asks, which looks for itself whether gradients have overflowed; and the factor for the
+        """True if the caller is a GradScaler, which finds overflowed gradients itself; and the factor for the
         gradients, None if they are unscaled already."""
         scale: Tensor | None = getattr(self.optimizer, "grad_scale", None)
         factor = None if scale is None else scale.double().reciprocal().float()
@@ -153,7 +153,7 @@ class Stepper:
 
     def remove(self) -> None:
         """Give the optimizer back to the user."""
-        self._asking.stepper = None  # for whoever has wrapped it meanwhile
+        self._asking.stepper = None  # for those who have wrapped it meanwhile
         if vars(self.optimizer).get("step") is self._mine:
             self._restore("step")
         self._restore("_step_supports_amp_scaling")
@@ -169,8 +169,7 @@ class Stepper:
         self._loading = state
 
     def _after_load(self, optimizer: Optimizer) -> None:
-        """Keep the state of a float32 master as it was saved: torch casts what is remembered of a parameter to its
-        type."""
+        """Keep the state of a float32 master as it was saved: torch casts the state of a parameter to its type."""
         state, self._loading = self._loading, {}
         saved = [key for group in state["param_groups"] for key in group["params"]]
         for key, p in zip(saved, self.parameters, strict=True):
@@ -181,9 +180,9 @@ class Stepper:
 
 @contextmanager
 def scaled_rates(optimizer: Optimizer, factor: float) -> Iterator[None]:
-    """Make learning rates `factor` times as large in all groups that have one, for a step. What the optimizer itself
-    sets them to meanwhile stays. Tensors are changed in place: a compiled step, or a captured one, reads them where
-    they are."""
+    """Make learning rates `factor` times as large in all groups that have one, for a step. A rate that the optimizer
+    itself sets meanwhile stays. Tensors are changed in place: a compiled step, or a captured one, reads them where they
+    are."""
     numbers: list[tuple[dict[str, Any], float, Any]] = []
     tensors: dict[int, tuple[Tensor, Tensor]] = {}  # groups may have one in common
     for group in optimizer.param_groups if factor != 1 else ():
@@ -216,7 +215,7 @@ def have_rates(optimizer: Optimizer) -> bool:
 
 
 def usual_rate(optimizers: Sequence[Optimizer]) -> LearnersRate:
-    """Return what becomes of learning rates where nothing is said: `auto`, where they can be scaled."""
+    """Return the treatment of learning rates by default: `auto`, where they can be scaled."""
     return "auto" if all(map(have_rates, optimizers)) else "as-is"
 
 
@@ -313,7 +312,7 @@ def check_optimizers(module: nn.Module, optimizers: Sequence[Optimizer], rank: i
     """Return names of trainable parameters of the module that no optimizer has.
 
     Raises:
-        UserError: an optimizer has others' parameters, is given twice, or cannot be stepped by somebody else.
+        UserError: an optimizer has others' parameters, is given twice, or cannot be stepped from outside.
     """
     if not optimizers:
         raise UserError(f"rank {rank}: attach needs an optimizer, or a list of them.")
@@ -339,5 +338,5 @@ def check_optimizers(module: nn.Module, optimizers: Sequence[Optimizer], rank: i
 
 def _needs_closure(optimizer: Optimizer) -> bool:
     """Return True if its `step` has an argument without a default."""
-    _, *needed = inspect.signature(type(optimizer).step).parameters.values()  # not of what a schedule has made of it
+    _, *needed = inspect.signature(type(optimizer).step).parameters.values()  # not of a schedule's wrapper
     return any(one.default is one.empty and one.kind not in (one.VAR_POSITIONAL, one.VAR_KEYWORD) for one in needed)

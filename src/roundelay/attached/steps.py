@@ -1,7 +1,8 @@
 """The steps of a session: from the gradients that the user's loop has computed to the update of the learner's row.
 
 The module's parameters show the snapshot at which the next gradient is to be taken. A step hands the gradient to the
-strategy, which in its own time lets the user's optimizers update the public row by it, or by a mean of everybody's.
+strategy, which in its own time lets the user's optimizers update the public row by it, or by a mean of all learners'
+gradients.
 
 Legend: P trainable parameters, T tensors they are in.
 """
@@ -20,23 +21,20 @@ from torch import Tensor, nn
 from torch.optim import Optimizer
 
 from roundelay.attached.alarms import GradientAlarms, note_closed, note_open
-from roundelay.attached.compiled import never_compiled
-from roundelay.attached.forward import ForwardHooks, Uses, fingerprint, other_session
+from roundelay.attached.forward import ForwardHooks, Uses, fingerprint, never_compiled, other_session
 from roundelay.attached.hyperparameters import UsersOptimizers, check_options, first_rate, settings_of
-from roundelay.attached.parameters import module_facts
-from roundelay.attached.sharded import parameters_of
+from roundelay.attached.parameters import module_facts, parameters_of, refuse_reducer, refuse_wrapped
 from roundelay.attached.stepping import OtherOptimizers, Stepper, check_optimizers
 from roundelay.attached.updating import Away, Here, PointShown, RowUpdates, VectorPlace
 from roundelay.attached.watch import Changes, Watch, some
-from roundelay.attached.wrapping import refuse_reducer, refuse_wrapped
 from roundelay.core.errors import UserError
 from roundelay.core.state import Gradient
 from roundelay.runtime.attached.entering import AttachTerms
 from roundelay.runtime.attached.groups import Group
-from roundelay.runtime.attached.inputs import FIRST
 from roundelay.runtime.attached.learner import AttachedLearner
 from roundelay.runtime.attached.membership import CLOSED, ENDED, FAILED
 from roundelay.runtime.attached.replicas import Replicas
+from roundelay.runtime.attached.shares import FIRST
 from roundelay.runtime.attached.votes import Vote
 from roundelay.runtime.base import LearnerDied
 from roundelay.runtime.launch import termination
@@ -50,7 +48,7 @@ class Steps:
 
     Args:
         device: of the module; None: the memory of the host.
-        shown: what is shown to the other learners at the start, (n,) uint8.
+        shown: the facts shown to the other learners at the start, (n,) uint8.
         group: the processes of this learner, where it has several.
     """
 
@@ -102,7 +100,7 @@ class Steps:
         self._all_given = (True,) * len(parameters.all)
         self._asked: set[int] = set()  # optimizers by number that have been asked for it
         self._taken_from: dict[int, tuple[Sequence[nn.Parameter], Sequence[int]]] = {}  # see _numbers_of
-        self._waiting: dict[int, Tensor] | None = None  # gradients by number that nobody has asked for yet
+        self._waiting: dict[int, Tensor] | None = None  # gradients by number, not asked for yet
         self._skip, self._handed_in_by, self._fingerprint = False, "", 0
         self._late: Changes | None = None  # made since this step began
         self._stepped, self._said_late, self._moved, self._kind = False, False, False, type(module).__name__
@@ -122,7 +120,7 @@ class Steps:
         termination.listen()
 
     def _place_of(self, begun: Tensor) -> VectorPlace:
-        """Return where vectors are; `begun` (P,) is what the module begins with."""
+        """Return the place of vectors; `begun` (P,) are the parameters that the module begins with."""
         if self._follows:
             return PointShown(self._there(begun))
         kind = Away if self.learner.where == "on the host, the module elsewhere" else Here
@@ -146,12 +144,7 @@ class Steps:
 
     @never_compiled
     def begin_step(self) -> None:
-        """Make the parameters show where the next gradient is to be taken, exchanging with others first if the strategy
-        does so.
-
-        Called by itself before the first forward of a step that records gradients. Call it yourself where parameters
-        are used without calling a module that holds them (torch.func.functional_call, say).
-        """
+        """Make the parameters show where the next gradient is to be taken; see `Session.begin_step`."""
         self.check_open("begin_step")
         self._begin()
 
@@ -165,7 +158,7 @@ class Steps:
         self._take_over()
         shown = learner.me.snapshot_version
         try:
-            if self._follows:  # before its own, which waits for nobody
+            if self._follows:  # before its own, which does not wait
                 self._be_as_first(self._place.snapshot)
             point = learner.begin_step()
             point = self._place.snapshot if self._follows else self._be_as_first(point)
@@ -191,12 +184,10 @@ class Steps:
         if self._moved and not self._said_late:
             self._said_late = True
             log.warning(
-                "rank %d: no call of %s or of a part of it began this step, so its gradients are at parameters from "
-                "before the exchange that %s begins a step with. Call session.begin_step() where the step begins, if "
-                "parameters are used without calling modules (layer.forward(x), torch.func.functional_call).",
-                self.rank,
-                self._kind,
-                self.learner.strategy.name,
+                f"rank {self.rank}: no call of {self._kind} or of a part of it began this step, so its gradients are "
+                f"at parameters from before the exchange that {self.learner.strategy.name} begins a step with. Call "
+                "session.begin_step() where the step begins, if parameters are used without calling modules "
+                "(layer.forward(x), torch.func.functional_call)."
             )
 
     @property
@@ -248,7 +239,7 @@ class Steps:
         self._asked.add(number)
         self._given.update(found)
         self._skip |= scaled and stepper.overflowed
-        if (where := self._alarms.not_finite(found, scaled)) and not self._skip:
+        if (where := self._alarms.not_finite(found, scaled, scaled and factor is None)) and not self._skip:
             self._skip = True
             self._alarms.skip(where)
         if len(self._steppers) == 1 and factor is None and self.parameters.alike and self._place.together:
@@ -319,7 +310,7 @@ class Steps:
         if self.replicas is not None and self.completed < FIRST:
             found = self.parameters.gradients(range(len(self.parameters.all)))
             self.replicas.check_averaged(found.values(), self.rank)
-        self._skip, weight, self._ends = self._group.agree(self._skip, examples, termination.asked())
+        self._skip, weight, self._ends = self._group.agree(self._skip, examples, termination.request.asked)
         return weight
 
     def _be_as_first(self, point: Tensor) -> Tensor:
@@ -358,7 +349,7 @@ class Steps:
                 return True
         return self._updates.on_row(gradient.vector, own, given, late, self._asked)
 
-    # What others do to the module -------------------------------------------------------------------------------------
+    # Others' changes of the module ------------------------------------------------------------------------------------
 
     def before_call(self) -> None:
         """Hear that a compiled function is about to be called, which may call the module."""
@@ -407,13 +398,10 @@ class Steps:
         same = self.learner.inputs.same_as()
         if same is not None:
             log.warning(
-                "rank %d trains on the same minibatches as rank %d (the first %d inputs of %s are equal): the learners "
-                "do the same work. Share the examples out, by DataLoader(dataset, batch_sampler=session.sampler("
-                "dataset, batch_size)), or draw them by a seed that differs from rank to rank.",
-                self.rank,
-                same,
-                FIRST,
-                self._kind,
+                f"rank {self.rank} trains on the same minibatches as rank {same} (the first {FIRST} inputs of "
+                f"{self._kind} are equal): the learners do the same work, a gain of 1. Share the examples out, by "
+                "DataLoader(dataset, batch_sampler=session.sampler(dataset, batch_size)), or draw them by a seed that "
+                "differs from rank to rank."
             )
         self._checking_inputs = same is None and not settled
 
@@ -422,7 +410,7 @@ class Steps:
         self._watch.show(self._place.snapshot, self._home)
 
     def _take_over(self) -> None:
-        """Put into the row what was changed by hand since the module was shown its parameters."""
+        """Put into the row the changes made by hand since the module was shown its parameters."""
         changes = self._watch.changes()
         if changes is not None:
             self._fingerprint = changes.fingerprint
@@ -439,8 +427,8 @@ class Steps:
             self.learner.change_row(changes.add_to)
 
     def _note_late_changes(self) -> None:
-        """Note what was changed since the step began (renormalised in the forward, say): it goes into the row with the
-        update, for the strategy may overwrite it before."""
+        """Note the changes since the step began (renormalised in the forward, say): they go into the row with the
+        update, for the strategy may overwrite them before."""
         self._late = self._watch.changes()
         if self._late is not None:
             self._fingerprint ^= self._late.fingerprint
@@ -452,7 +440,7 @@ class Steps:
     # Between steps, and the end ---------------------------------------------------------------------------------------
 
     def settle(self) -> None:
-        """Bring all in order before a meeting: nothing is half done, and what was changed by hand is in the row."""
+        """Bring all in order before a meeting: nothing is half done, and changes made by hand are in the row."""
         self._hooks.wake()
         if self._asked:
             self._complete()
@@ -467,11 +455,9 @@ class Steps:
         if not self._stepped and self.learner.begun and any(p.grad is not None for p in self.parameters.all):
             self._stepped = True  # said once
             log.warning(
-                "rank %d has computed gradients of %s, and taken no step since roundelay.attach: optimizer.step() of "
-                "an optimizer that was attached is what trains with the others. An update written by hand, or by "
-                "another optimizer, is heard of at meetings only.",
-                self.rank,
-                self._kind,
+                f"rank {self.rank} has computed gradients of {self._kind}, and taken no step since roundelay.attach: "
+                "optimizer.step() of only an attached optimizer trains with the others. An update written by hand, or "
+                "by another optimizer, is heard of at meetings only."
             )
 
     def met(self) -> None:
@@ -506,7 +492,7 @@ class Steps:
     def asked_to_end(self) -> bool:
         """True once the process was sent SIGTERM; of a learner of several processes, once one was before their last
         step."""
-        return termination.asked() if self._group is None else self._ends
+        return termination.request.asked if self._group is None else self._ends
 
     def _end(self) -> None:
         log.warning("rank %d was sent SIGTERM and ends, after %d steps.", self.rank, self.learner.steps)
@@ -572,7 +558,8 @@ class Steps:
             raise
 
     def _failed(self, error: BaseException) -> None:
-        if (isinstance(error, LearnerDied) or self._group is not None) and termination.asked() and not self.loop_looks:
+        together = isinstance(error, LearnerDied) or self._group is not None
+        if together and termination.request.asked and not self.loop_looks:
             self._end()  # the others were sent SIGTERM too
         self.failure = error
         if self.replicas is not None:

@@ -1,11 +1,11 @@
 """The local update of an attached learner: the user's optimizers step the row, or, where that comes to the same bits,
 the snapshot that the module looks at.
 
-An optimizer steps whatever its parameters look at, by their `.grad`. So in general the parameters are shown the row and
-the gradient for a moment (`on_row`), and the snapshot becomes a copy of the row afterwards. Where nobody has written
-the row since the snapshot was taken, the parameters look at equal numbers already: they are stepped where they are, by
-the learner's own gradient, which is in `.grad`, or by a mean that is put there for the moment, and the row becomes a
-copy of the snapshot (`in_place`). That spares a small model most of what an attached step costs.
+An optimizer steps the values that its parameters look at, by their `.grad`. So in general the parameters are shown the
+row and the gradient for a moment (`on_row`), and the snapshot becomes a copy of the row afterwards. Where no other
+learner has written the row since the snapshot was taken, the parameters look at equal numbers already: they are stepped
+where they are, by the learner's own gradient, which is in `.grad`, or by a mean that is put there for the moment, and
+the row becomes a copy of the snapshot (`in_place`). That spares a small model most of the cost of an attached step.
 
 The module may be on another device than the learner's vectors. It always looks at vectors of its own device: at the
 snapshot where the next gradient is taken, and for the moment of an update at the row. Where the learner has them there,
@@ -26,7 +26,7 @@ from roundelay.attached.parameters import Parameters
 from roundelay.attached.stepping import Stepper
 from roundelay.attached.watch import Changes
 from roundelay.core.state import Me
-from roundelay.runtime.procs.memory.pinned import pinned
+from roundelay.runtime.procs.memory.device_rows import pinned
 
 
 class VectorPlace(ABC):
@@ -43,18 +43,15 @@ class VectorPlace(ABC):
     together: bool
     """True if `row` is the learner's row itself, and so beside the snapshot."""
 
-    @abstractmethod
-    def hand_in(self) -> None:
+    def hand_in(self) -> None:  # noqa: B027 the learner has it where `gradient` is its own
         """Hand the gradient to the learner."""
 
-    @abstractmethod
-    def begin_update(self) -> None:
+    def begin_update(self) -> None:  # noqa: B027
         """Begin an update under the row's lock: `row` is to be the learner's row as it is."""
 
-    @abstractmethod
     def end_update(self) -> bool:
-        """End an update under the row's lock: the learner's row is to be what has become of `row`. True: the snapshot
-        is, too."""
+        """End an update under the row's lock: the learner's row is to be `row` as updated. True: so is the snapshot."""
+        return False
 
     @abstractmethod
     def restore(self) -> None:
@@ -69,13 +66,6 @@ class Here(VectorPlace):
     def __init__(self, me: Me, gradient: Tensor) -> None:
         self.snapshot, self.row, self.gradient = me.snapshot().vector, me.x, gradient
         self.spare = self.snapshot  # the row as it will be is copied there next
-
-    def hand_in(self) -> None: ...
-
-    def begin_update(self) -> None: ...
-
-    def end_update(self) -> bool:
-        return False
 
     def restore(self) -> None:
         self.snapshot.copy_(self.row)
@@ -113,13 +103,6 @@ class PointShown(VectorPlace):
 
     def __init__(self, point: Tensor) -> None:
         self.snapshot = self.row = self.gradient = self.spare = point
-
-    def hand_in(self) -> None: ...
-
-    def begin_update(self) -> None: ...
-
-    def end_update(self) -> bool:
-        return False
 
     def restore(self) -> None: ...
 
@@ -173,7 +156,7 @@ class RowUpdates:
         return True
 
     def on_row(self, gradient: Tensor, own: bool, given: Sequence[bool], late: Changes | None, asked: Set[int]) -> bool:
-        """Step the row as it is now, under the row's lock. True: and the snapshot is as the row is.
+        """Step the row as it is now, under the row's lock. True: the snapshot equals the row.
 
         Args:
             gradient: (P,); `own`: the learner's, where it lies.

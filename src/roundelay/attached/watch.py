@@ -2,17 +2,17 @@
 
     taken over   values: clamped after the step (WGAN), loaded, initialised anew, renormalised in the forward, stepped
                  by an optimizer that was not attached. Such a change counts as part of the learner's step: it is added
-                 to the row, element by element, and where nobody else has written the row meanwhile the row *is* the
-                 new value afterwards
+                 to the row, element by element, and where no other learner has written the row meanwhile the row *is*
+                 the new value afterwards
     refused      a parameter replaced by another, moved, cast, or unfrozen: it is no part of the row
 
-Version counters of tensors do not see what is written through `.data`, as most clamping is. So for the first `CLOSE`
+Version counters of tensors do not see writes through `.data`, as most clamping does. So for the first `CLOSE`
 times that the module is made to show something, and from the first change on, all of it is kept, and compared before a
-step and after it: that finds every change, and what it was. It costs some passes over the parameters a step, so a loop
-that has changed nothing so far is watched by less: the version counters, and `SAMPLED` values of every tensor. What is
-found in that way is taken over as it is, whatever the row has become meanwhile; it is watched closely from then on.
-One learner alone on a GPU need not be watched by less: its row is made as the module is before anything else is done
-with it, and nothing on the GPU has to be waited for.
+step and after it: that finds every change and its size. It costs some passes over the parameters a step, so a loop
+that has changed nothing so far is watched by less: the version counters, and `SAMPLED` values of every tensor. A change
+found in that way is taken over as it is, even if the row has changed meanwhile; the loop is watched closely from then
+on. One learner alone on a GPU need not be watched by less: its row is made as the module is before anything else is
+done with it, and nothing on the GPU has to be waited for.
 
 A value that is changed and changed back in between (an average of weights swapped in for an evaluation) is no change to
 a close watch. One that is moved for a further gradient of the same step, and moved back (sharpness-aware minimisation
@@ -31,8 +31,10 @@ from zlib import crc32
 import torch
 from torch import Tensor, nn
 
+from roundelay.attached.forward import fingerprint
 from roundelay.attached.parameters import Parameters
 from roundelay.core.errors import UserError
+from roundelay.runtime.attached.groups import local
 
 log = logging.getLogger("roundelay")
 NAMED = 3
@@ -69,11 +71,11 @@ class Watch:
     ) -> None:
         self._module, self._parameters, self._rank, self._said, self._alone = module, parameters, rank, False, alone
         self._followed = vector if followed else None
-        self._kept = torch.empty(0)  # (P,) what is shown, as it is in the row; of a close watch
+        self._kept = torch.empty(0)  # (P,) the values shown, as they are in the row; of a close watch
         self._kept_views: list[Tensor] = []
-        self._at: list[Tensor] = []  # (T) what the module looks at
+        self._at: list[Tensor] = []  # (T) the tensors the module looks at
         self._addresses: list[int] = []  # (T) of these
-        self._vector, self._close = vector, True  # what it looks at, where it is not rounded
+        self._vector, self._close = vector, True  # the vector it looks at, where it is not rounded
         self._shown = 0 if closely else CLOSE
         self._away: list[Tensor] | None = None  # (T) values at which a further gradient of this step is taken
         self._returns = False  # have values been away, and so all of them are kept?
@@ -83,18 +85,19 @@ class Watch:
         self._sampled = self._sampled_bits = torch.empty(0)
         self._versions: list[int] = []
         self._frozen = [(name, p) for name, p in module.named_parameters() if not p.requires_grad]
+        self._frozen_as: list[int | None] = [_glance(p) for _, p in self._frozen]  # as attached; none once it is said
         self._places = [
             (f"{prefix}{'.' * bool(prefix)}{name}", part._parameters, name, p)
             for prefix, part in module.named_modules()
             for name, p in part._parameters.items()
             if p is not None
         ]
-        self._tables = [table for _, table, _, _ in self._places]  # twice a step: what is looked up once costs nothing
+        self._tables = [table for _, table, _, _ in self._places]  # looked up once, for they are needed twice a step
         self._keys = [key for _, _, key, _ in self._places]
         self._known = [p for _, _, _, p in self._places]
 
     def show(self, vector: Tensor, views: Sequence[Tensor]) -> None:
-        """Make the module look at `vector` (P,), cut into `views`, and remember what it shows."""
+        """Make the module look at `vector` (P,), cut into `views`, and remember its values."""
         self._looks_there()
         if not self.showed(vector):  # to assign `.data` anew is most of the work
             self._parameters.show(views)
@@ -104,7 +107,9 @@ class Watch:
         self._close = self._always or self._said or self._returns or self._shown <= CLOSE
         if self._close:
             self._keep(vector)
-        elif not self.trusts:
+            return
+        self._kept, self._kept_views = torch.empty(0), []
+        if vector is not self._followed:
             self._sampled = vector.index_select(0, self._sample)
             self._sampled_bits = self._sampled.view(torch.int32)
             self._versions = list(map(_version_of, self._parameters.tensors))
@@ -122,14 +127,14 @@ class Watch:
 
     def showed(self, vector: Tensor) -> bool:
         """Return True if the module looked at `vector` at the last look, as it was made to, and nothing there is
-        rounded: for use while nobody but us has had a chance to change it since."""
+        rounded: for use while only this session can have changed it since."""
         return self._vector is vector and not self._always and self._there
 
     def look(self, row: Tensor | None) -> None:
         """Note the values at which a further gradient of a step is taken, if they are not those that were shown.
 
         Args:
-            row: (P,) those that were shown, wherever it is; None: nobody knows them but this watch.
+            row: (P,) those that were shown, on any device; None: only this watch knows them.
         """
         self._looks_there()
         if self.trusts:
@@ -187,6 +192,15 @@ class Watch:
             raise UserError(
                 f"rank {self._rank}: parameters {some(added)} were added after the module was attached. {ATTACH_AGAIN}"
             )
+        changed = [name for (name, p), was in zip(self._frozen, self._frozen_as, strict=False) if _glance(p) != was]
+        if changed:
+            self._frozen_as = []
+            log.warning(
+                f"rank {self._rank}: parameters {some(changed)} require no gradient and have changed since the module "
+                "was attached (an average of others, merged weights): no exchange, common model or save has them. "
+                "Each learner keeps its own: save them in `also`, and where all are to have the same, make them "
+                "inside session.consensus()."
+            )
 
     def changes(self) -> "Changes | None":
         """Check as `check` does; return changes since `show`, to be taken over; None: there are none.
@@ -195,7 +209,12 @@ class Watch:
             UserError: as `check`.
         """
         self.check()
-        if self._plainly_unchanged():
+        if self.trusts or (  # a watch by less finds nothing at the first look, as nearly always
+            not self._close
+            and self._there
+            and list(map(_version_of, self._parameters.tensors)) == self._versions
+            and torch.equal(self._vector.index_select(0, self._sample).view(torch.int32), self._sampled_bits)
+        ):
             return None
         found = self._differences()
         back = [number for number, (now, was) in found.items() if self._came_back(number, now, was)]
@@ -210,10 +229,8 @@ class Watch:
         if not self._said and len(found) > len(back) * self._alone:
             self._said = True
             log.warning(
-                "rank %d: parameters %s were changed by hand, not by the optimizer attached; such changes are taken "
-                "over into this learner's row.",
-                self._rank,
-                some([self._parameters.names[n] for n in found]),
+                f"rank {self._rank}: parameters {some([self._parameters.names[n] for n in found])} were changed by "
+                "hand, not by the optimizer attached; such changes are taken over into this learner's row."
             )
         return Changes(self._parameters, self._kept_views, found)
 
@@ -223,20 +240,9 @@ class Watch:
         found = self._differences(counters=False)  # a change that was taken back leaves a counter higher
         if found:
             log.warning(
-                "rank %d: parameters %s were changed inside session.consensus(), which holds the model to evaluate: "
-                "the change is dropped. Make it outside.",
-                self._rank,
-                some([self._parameters.names[n] for n in found]),
+                f"rank {self._rank}: parameters {some([self._parameters.names[n] for n in found])} were changed inside "
+                "session.consensus(), which holds the model to evaluate: the change is dropped. Make it outside."
             )
-
-    def _plainly_unchanged(self) -> bool:
-        """Return True if a watch by less finds nothing at the first look, as nearly always."""
-        return self.trusts or (
-            not self._close
-            and self._there
-            and list(map(_version_of, self._parameters.tensors)) == self._versions
-            and torch.equal(self._vector.index_select(0, self._sample).view(torch.int32), self._sampled_bits)
-        )
 
     def _differences(self, counters: bool = True) -> "Differences":
         values = self._values()
@@ -265,7 +271,7 @@ class Watch:
         return [at if p.data_ptr() == at.data_ptr() else p.detach() for p, at in pairs]
 
     def _looks_there(self) -> None:
-        """Note whether every parameter looks at what it was shown."""
+        """Note whether every parameter looks at the tensor it was shown."""
         self._there = list(map(Tensor.data_ptr, self._parameters.tensors)) == self._addresses
 
     def _suspects(self, values: Sequence[Tensor], counters: bool) -> list[int]:
@@ -308,7 +314,7 @@ class Changes:
         self._kept = {number: kept[number].clone() for number, (_, before) in by_number.items() if before is not None}
 
     def add_to(self, row: Tensor) -> None:
-        """Take them over into `row` (P,)."""
+        """Take the changes over into `row` (P,)."""
         views = self._parameters.views(row)
         for number, (now, before) in self._by_number.items():
             view, there = views[number], now.to(row.device, torch.float32)
@@ -337,6 +343,12 @@ def _same_bits(a: Tensor, b: Tensor) -> bool:
     """Return True if all bits are the same; NaN is itself here."""
     kind = torch.int32 if a.dtype == torch.float32 else torch.int16
     return torch.equal(a.view(kind), b.view(kind)) if a.is_contiguous() else torch.equal(a, b)
+
+
+def _glance(p: Tensor) -> int | None:
+    """Return a number for a few values of a parameter, the same as long as these are."""
+    flat = local(p).reshape(-1)
+    return fingerprint([flat[:: max(1, flat.numel() // SAMPLED)]], None)
 
 
 def some(names: Sequence[str]) -> str:

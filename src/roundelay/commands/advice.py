@@ -25,10 +25,10 @@ cluster <path> <is-there> ? | a virtual cluster, YAML (docs/simulator.md)
     one
 --listen ADDRESS[:PORT] | --hosts: where they reach this host
 --parameters N <positive> | of the model (default: the cluster's model_bytes / 4)
---examples N <positive> | frames, or whatever a minibatch has, that one learner needs to the loss (default: 1e6)
+--examples N <positive> | frames, or other examples of a minibatch, that one learner needs to the loss (default: 1e6)
 --frames N <count> | of a learner's minibatch (default: 256)
 --momentum M <share> | of the local optimizer (default: 0.9)
---learning-rate R <positive> | that suits one learner: what others bear is said of it
+--learning-rate R <positive> | that suits one learner; strategies are compared with it
 --top N <count> =10 | strategies that are printed
 --format {text,json} =text | of the reply
 $ roundelay advise cluster.yaml --parameters 12.5e6
@@ -39,7 +39,7 @@ $ roundelay advise --run exp/an4/adpsgd --target-loss 1.4
 
 
 def add(command: Command) -> None:
-    """Add its options."""
+    """Add the command of this file to the command line."""
     add_described(command, _advise, _ADVISE)
 
 
@@ -64,7 +64,7 @@ def _advise(options: argparse.Namespace) -> None:
 
 
 def print_advice(advice: "Advice", top: int) -> None:
-    """Print the table, what is to be known of it, and the gain of other machines."""
+    """Print the table, notes on it, and the gain of other machines."""
     task = advice.task
     console.print(
         f"{advice.cluster}: {advice.learners} learner{'s' * (advice.learners > 1)}, {task.parameters:,.0f} parameters, "

@@ -1,4 +1,4 @@
-"""Values of options: what each must be, said in the words of whoever typed it. Every number of every command is one of
+"""Values of options: the condition on each, said in the user's words. Every number of every command is one of
 these, so that none takes 0, -1 or nan where it means nothing.
 
     sub.add_argument("--learners", type=count, ...)

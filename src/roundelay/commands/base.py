@@ -33,7 +33,6 @@ class Command(Protocol):
         """Add a command: `run` is called with the parsed options and returns the exit status, or None for 0; `text`
         says what it does; `examples` are lines for its help (those of this package stand in examples.py). The reply
         takes the command's options."""
-        ...
 
 
 def add_described(command: Command, run: object, text: str, **named: Any) -> argparse.ArgumentParser:
@@ -43,7 +42,7 @@ def add_described(command: Command, run: object, text: str, **named: Any) -> arg
             in deeper lines
         --epochs <count> =10 | through the speech
 
-    Behind an argument's names (with commas between) stand, in any order, what the help calls its value; in angle
+    Behind an argument's names (with commas between) stand, in any order, the name of its value in the help; in angle
     brackets types and checks, of `TYPES`, `CHECKS` or `named`; choices, `{a,b}`; its default, which the help gets too
     where it is a sentence's end; `!`: it must be given; `+`, `*`, `?` or a number: it is so many words; `...`: it may
     be repeated; `++`: both; `->NAME`: its name among the parsed. An option with none of these is a flag. `@NAME` stands

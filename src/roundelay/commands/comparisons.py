@@ -2,11 +2,7 @@
 
 import argparse
 
-from roundelay.commands.arguments import (
-    counts,
-    parse_learners,
-    picked,
-)
+from roundelay.commands.arguments import counts, parse_learners, picked
 from roundelay.commands.base import DEFAULT_LEARNERS, Command, add_described
 from roundelay.core.errors import UserError
 from roundelay.core.extras import load
@@ -29,7 +25,7 @@ cluster <path> <is-there> ? | a virtual cluster, YAML (docs/simulator.md)
 --epochs <count> =1 | epochs, of --rounds rounds each
 --exp DIR <path> | write a run directory for `roundelay report`; with several strategies one for each in this folder
 --together <yes-no> | compute gradients of many learners in one call, or one by one
-    (default: what is faster and exact)
+    (default: the faster way that is exact)
 --rounds <count> =200 | minibatches of a learner in an epoch, on average
 --learning-rate <non_negative> =0.1 | learning rate
 --seed <whole> =0 | seed of everything random
@@ -50,7 +46,7 @@ exp <path> + | run directories
 --out <path> =report.html | the page
 --audio | put the sound and spectrograms of the worst utterances into the page
 --corpus <path> | with --audio: the prepared corpus, where it is not at the place the runs name
---trace FILE <path> | also write what learners did at the same time, for ui.perfetto.dev
+--trace FILE <path> | also write a timeline of all learners, for ui.perfetto.dev
 --target-loss NATS <positive> | held-out loss, in nats, to compare times to (default: one that all runs reached)
 $ roundelay report exp/demo/one exp/demo/four --out report.html
 $ roundelay report exp/demo/one exp/demo/four --audio
@@ -58,7 +54,7 @@ $ roundelay report exp/demo/one exp/demo/four --audio
 
 
 def add(command: Command) -> None:
-    """Add their options."""
+    """Add the commands of this file to the command line."""
     sub = add_described(command, _simulate, _SIMULATE, compared=" ".join(COMPARED))
     sub.set_defaults(strategy=COMPARED)
     sub.add_argument(

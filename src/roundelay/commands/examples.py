@@ -1,13 +1,6 @@
 """Examples in the help of each command: they are parsed by a test, so that none is out of date."""
 
 EXAMPLES: dict[str, tuple[str, ...]] = {
-    "scaling": (
-        "roundelay scaling demo --strategies adpsgd:random-ring --learners 1,2 --slower 3",
-        "roundelay scaling an4 --learners 1,2 --simulated 4,8,16 --rates 0.01,0.02,0.04,0.08",
-        "roundelay scaling an4 --runtime sim --learners 1,2,4,8 --seeds 5",
-        "roundelay scaling an4 --hosts 2 --strategies adpsgd --wer",
-        "roundelay scaling train.py --rates 0.01,0.02,0.04 -- --strategy {strategy} --lr {rate} --seed {seed}",
-    ),
     "help": ("roundelay help train",),
     "completion": ("roundelay completion bash > ~/.local/share/bash-completion/completions/roundelay",),
 }
@@ -18,7 +11,7 @@ First steps:
   roundelay doctor                    see whether this host can do that
 
 Your recordings, in Kaldi data directories train, dev and test, and a dictionary:
-  roundelay inspect DIR               what is odd in them, and what mends it
+  roundelay inspect DIR               oddities, and their remedies
   roundelay prepare kaldi --source DIR --lexicon FILE
   roundelay align kaldi               a label for every frame
   roundelay train kaldi --exp EXP     or --strategy adpsgd --learners 4
@@ -30,5 +23,5 @@ Your recordings, in Kaldi data directories train, dev and test, and a dictionary
 Your own PyTorch script (docs/attach.md):
   roundelay launch -n 4 SCRIPT        start it on four learners
 
-What there is to choose from: roundelay list. All commands: roundelay help. One: roundelay help COMMAND.
+Names to choose from: roundelay list. All commands: roundelay help. One: roundelay help COMMAND.
 """

@@ -27,7 +27,7 @@ $ roundelay doctor --listen 10.0.0.2
 $ roundelay doctor --hosts 10.0.0.2:29500 10.0.0.3:29500
 """
 _STATUS = """
-status: show what a run is doing: learners, hosts, speed, what is lost
+status: show a running training: learners, hosts, speed, lost learners
 exp <path> | the run directory, or the folder of a grid
 --json | print one JSON object instead, for programs
 $ roundelay status exp/demo/four --watch 10
@@ -36,7 +36,7 @@ $ roundelay status exp/an4/compare
 
 
 def add(command: Command) -> None:
-    """Add their options."""
+    """Add the commands of this file to the command line."""
     add_described(command, _doctor, _DOCTOR)
     add_described(command, _status, _STATUS).add_argument(
         "--watch",
@@ -52,7 +52,7 @@ def _doctor(options: argparse.Namespace) -> int:
     from roundelay.runtime.launch.world import launched, read_by_hand
 
     if options.hosts or (options.listen and not launched()):
-        read_by_hand(options.listen, options.hosts or ())  # what is wrong in these is said before torch is loaded
+        read_by_hand(options.listen, options.hosts or ())  # mistakes in these are named before torch is loaded
     from roundelay.runtime.doctor.consult import consult, table
 
     report = consult(

@@ -24,7 +24,7 @@ $ roundelay verify data exp --json
 
 
 def add(command: Command) -> None:
-    """Add their options."""
+    """Add the commands of this file to the command line."""
     add_described(command, _checkpoints, _CHECKPOINTS, is_exp=_check_exp)
     add_described(command, _verify, _VERIFY)
 

@@ -1,4 +1,4 @@
-"""A script as learners: launch; and what was recorded again: replay."""
+"""A script as learners: launch; and a recorded run again: replay."""
 
 import argparse
 import os
@@ -34,14 +34,14 @@ $ roundelay replay out/record -- python train.py --device cpu
 
 
 def add(command: Command) -> None:
-    """Add their options."""
+    """Add the commands of this file to the command line."""
     sub = add_described(command, _launch, _LAUNCH)
     sub.add_argument("command", nargs=argparse.REMAINDER, help="a Python script, or any command, and its arguments")
     sub = add_described(command, _replay, _REPLAY, is_recorded=check_recorded)
     sub.set_defaults(behind=[])
     sub.epilog = (
         f"{sub.epilog}\n\nA script is run by its recorded command, in the folder it ran in, or by the command behind "
-        "--.\nIt does everything again: whatever it writes, it writes again (docs/replay.md)."
+        "--.\nIt does everything again, writing files included (docs/replay.md)."
     )
 
 

@@ -5,6 +5,7 @@ from dataclasses import asdict, dataclass
 from typing import TYPE_CHECKING
 
 from roundelay.commands.base import Command, add_described
+from roundelay.core.configure import about_of
 from roundelay.core.errors import UserError
 from roundelay.core.extras import load
 from roundelay.core.files import json_text
@@ -22,39 +23,40 @@ WHAT = {
     "models": "networks (`model.name`), with their options",
     "objectives": "losses (`training.objective`)",
     "graphs": "decoding graphs (`decode.graph`)",
-    "units": "what networks without tied states tell apart (`units`)",
+    "units": "units of networks without tied states (`units`)",
     "codecs": "forms in which vectors travel (`codec`)",
-    "corpora": "what `roundelay prepare` knows",
+    "corpora": "corpora that `roundelay prepare` reads",
+    "exports": "formats that `roundelay export` writes",
+    "loggers": "programs that draw a run's curves (`--logger`)",
     "packed": "models that come with Roundelay, for `roundelay transcribe`",
     "recipes": "experiments that come with Roundelay",
     "options": "every option of a recipe, its default and the values it takes",
-    "keys": "the same as options",
     "schema": "JSON Schema of recipes, by which editors complete and check them",
 }
 
 
 _LIST = """
-list: list strategies, models, recipes and whatever has a name, or the options of a recipe
-what {kinds} ? | what to list
-    (default: what can be listed)
+list: list strategies, models, recipes and other names, or the options of a recipe
+what {kinds} ? | kind of names to list
+    (default: these kinds)
 --json | the list as JSON, for programs
 recipe ? | with options: a YAML file, or a packaged recipe (default: no recipe's)
 $ roundelay list strategies
 $ roundelay list models
 $ roundelay list codecs
-$ roundelay list keys an4
+$ roundelay list options an4
 """
 
 
 def add(command: Command) -> None:
-    """Add their options."""
+    """Add the commands of this file to the command line."""
     add_described(command, _list, _LIST, kinds=list(WHAT))
 
 
 def _list(options: argparse.Namespace) -> None:
     from roundelay.options.known import about_strategy, codecs, strategies, strategy_options, topologies
 
-    if options.recipe is not None and options.what not in ("options", "keys"):
+    if options.recipe is not None and options.what != "options":
         raise UserError(
             f"list {options.what} takes no recipe; `roundelay list options {options.recipe}` shows its options."
         )
@@ -67,6 +69,10 @@ def _list(options: argparse.Namespace) -> None:
     elif options.what == "topologies":
         rows = [(name, about, ", ".join(users)) for name, about, users in topologies()]
         show.table(["topology", "who talks to whom", "strategies"], rows)
+    elif options.what == "loggers":
+        from roundelay.loggers import LOGGERS
+
+        show.table(["logger", "about"], [(name, about_of(made)) for name, made in LOGGERS.items()])
     elif options.what == "strategies":
         show.names({name: (about_strategy(name), strategy_options(name)) for name in strategies()})
     else:
@@ -79,7 +85,10 @@ def _list_of_speech(what: str, recipe: str | None, show: "_Listing") -> None:
         show.table(["model", "words", "Hz", "trained on", "errors", "MB", "licence"], given.told())
         return
     known = load("roundelay_speech.recipes.known", "speech", f"list {what}")
-    if what == "recipes":
+    if what == "exports":
+        formats = load("roundelay_speech.exporting", "speech", "list exports").EXPORT_FORMATS
+        show.table(["format", "about"], list(formats.items()))
+    elif what == "recipes":
         show.table(["recipe", "about"], [(name, known.about_recipe(name)) for name in known.known_recipes()])
     elif what == "corpora":
         show.table(["corpus", "about"], list(known.corpora().items()))

@@ -26,7 +26,7 @@ class Parser(argparse.ArgumentParser):
         return action
 
     def check_values(self, options: argparse.Namespace) -> None:
-        """Look at what options with a `check` were given, before the command loads anything large.
+        """Check the values of options with a `check`, before the command loads anything large.
 
         Raises:
             UserError: one of them cannot be.
@@ -51,7 +51,7 @@ class Parser(argparse.ArgumentParser):
             UserError: there is one; names the nearest that it has.
         """
         known = {name: action for action in self.options for name in action.option_strings}
-        # What stands behind the first argument of a command that takes a command is not ours.
+        # Words behind the first argument of a command that takes a command are not ours.
         hands_on = any(action.nargs == argparse.REMAINDER for action in self.options)
         value_follows = False
         for word in words:

@@ -6,58 +6,20 @@ that is broken harms no other command.
 """
 
 import argparse
-from collections.abc import Container, Sequence
-from importlib.metadata import EntryPoint, entry_points
+from collections.abc import Sequence
+from importlib.metadata import EntryPoint
 
 from roundelay.commands.base import Command
 from roundelay.core.errors import UserError
+from roundelay.core.plugins import load_plugin, package_of
 
-GROUP = "roundelay.commands"
 OF_THE_LABORATORY = ("calibrate", "claims", "published", "storm")
 """Commands that come with the package `roundelay-lab`, folder `lab` of the repository."""
 OF_SPEECH = (
-    "adapt",
-    "align",
-    "compare",
-    "decode",
-    "demo",
-    "evaluate",
-    "export",
-    "export-alignment",
-    "features",
-    "finetune",
-    "import-alignment",
-    "inspect",
-    "pack",
-    "prepare",
-    "realign",
-    "score",
-    "serve",
-    "train",
-    "transcribe",
+    *("adapt", "align", "compare", "decode", "demo", "evaluate", "export", "export-alignment", "features", "finetune"),
+    *("import-alignment", "inspect", "pack", "prepare", "realign", "score", "serve", "train", "transcribe"),
 )
 """Commands that come with the package `roundelay-speech`, folder `speech` of the repository."""
-
-
-def find_plugins(taken: Container[str] = ()) -> list[EntryPoint]:
-    """Return the commands of all installed packages, by name.
-
-    Args:
-        taken: names that they may not have.
-
-    Raises:
-        UserError: one of them has such a name, or two packages have a command of the same; names them.
-    """
-    found: dict[str, EntryPoint] = {}
-    for one in entry_points(group=GROUP):
-        if one.name in taken:
-            raise UserError(f"the package {_package(one)} has a command {one.name!r}, which Roundelay has itself.")
-        other = found.setdefault(one.name, one)
-        if other.value != one.value:
-            raise UserError(
-                f"the packages {_package(other)} and {_package(one)} both have a command {one.name!r}: uninstall one."
-            )
-    return [found[name] for name in sorted(found)]
 
 
 def add_plugins(found: Sequence[EntryPoint], command: Command) -> None:
@@ -73,12 +35,7 @@ def add_plugins(found: Sequence[EntryPoint], command: Command) -> None:
 def _add(of_one: Sequence[EntryPoint], command: Command) -> None:
     """Add the commands of entry points that name one function."""
     found = of_one[0]
-    try:
-        add = found.load()
-    except (ImportError, AttributeError) as error:
-        raise UserError(
-            f"the command {found.name!r} of the package {_package(found)} cannot be loaded: {error}."
-        ) from error
+    add = load_plugin(found)
     added: list[str] = []
 
     def noting(name: str, run: object, text: str, examples: Sequence[str] = ()) -> argparse.ArgumentParser:
@@ -88,10 +45,6 @@ def _add(of_one: Sequence[EntryPoint], command: Command) -> None:
     add(noting)
     if set(added) != {one.name for one in of_one}:
         raise UserError(
-            f"the entry point {found.name!r} of the package {_package(found)} adds {', '.join(added) or 'no command'}: "
-            "the command must have the name of its entry point."
+            f"the entry point {found.name!r} of the package {package_of(found)} adds "
+            f"{', '.join(added) or 'no command'}: the command must have the name of its entry point."
         )
-
-
-def _package(found: EntryPoint) -> str:
-    return found.dist.name if found.dist else found.value

@@ -2,11 +2,9 @@
 
 import argparse
 from functools import partial
-from pathlib import Path
 
-from roundelay.commands.arguments import count, counts, parse_learners, positive, positives, slowdown, whole
-from roundelay.commands.base import Command
-from roundelay.commands.examples import EXAMPLES
+from roundelay.commands.arguments import parse_learners
+from roundelay.commands.base import Command, add_described
 from roundelay.core.errors import UserError
 from roundelay.core.extras import load
 from roundelay.core.script import is_script
@@ -14,98 +12,40 @@ from roundelay.grids.axes import USUAL_STRATEGIES
 from roundelay.stopping import status
 from roundelay.terminal import Bar, complain, console
 
+_SCALING = """
+scaling: measure how much sooner several learners are at a loss than one, each at its best rate
+recipe | a YAML file, the name of a packaged recipe, or a Python script with roundelay.attach in it, whose arguments
+    stand behind --, with {strategy}, {rate} and {seed} where these go
+overrides * | section.key=value, for every training
+--strategies NAME[:TOPOLOGY][,KEY=VALUE] + | strategies of several learners (default: @usual)
+--learners L,L,... <counts> | numbers of learners; 1 is always there (default: 1,2; on several hosts 1 and all of them)
+--hosts N <count> | N hosts of one learner, which this machine plays; real ones need no option: start the same command
+    on each, as `roundelay train` (docs/hosts.md)
+--simulated L,L,... <counts> | numbers of learners that are simulated besides, at the costs that processes measured
+--slower FACTOR <slowdown> | train everything a second time with learner 1 so many times slower
+--rates R,R,... <positives> | learning rates tried for each way (default: 1/2, 1, 2 and 4 times the recipe's)
+--wider N <whole> =3 | rates tried beyond an end of them, where the best is at that end
+--seeds <count> =3 | how many seeds judge
+--runtime {procs,sim} | procs: a process for each learner; sim: simulated, at the costs of the recipe (default: the
+    recipe's)
+--target-loss NATS <positive> | held-out loss, in nats, that seconds are counted to (default: the one that one learner
+    ends with)
+--wer | count seconds to a word error rate too: after all trainings the models of every epoch are decoded
+--target-wer PERCENT <positive> | word error rate, in percent, that they are counted to, with --wer (default: the one
+    that one learner ends with)
+--exp DIR <path> | the folder for all runs (default: exp/RECIPE/scaling)
+$ roundelay scaling demo --strategies adpsgd:random-ring --learners 1,2 --slower 3
+$ roundelay scaling an4 --learners 1,2 --simulated 4,8,16 --rates 0.01,0.02,0.04,0.08
+$ roundelay scaling an4 --runtime sim --learners 1,2,4,8 --seeds 5
+$ roundelay scaling an4 --hosts 2 --strategies adpsgd --wer
+$ roundelay scaling train.py --rates 0.01,0.02,0.04 -- --strategy {strategy} --lr {rate} --seed {seed}
+"""
+
 
 def add(command: Command) -> None:
-    """Add its options."""
-    about = "measure how much sooner several learners are at a loss than one, each at its best rate"
-    sub = command("scaling", _scaling, about, EXAMPLES["scaling"])
-    sub.add_argument(
-        "recipe",
-        help="a YAML file, the name of a packaged recipe, or a Python script with roundelay.attach in it, whose "
-        "arguments stand behind --, with {strategy}, {rate} and {seed} where these go",
-    )
+    """Add the command of this file to the command line."""
+    sub = add_described(command, _scaling, _SCALING, usual=" ".join(USUAL_STRATEGIES))
     sub.set_defaults(behind=[])
-    sub.add_argument("overrides", nargs="*", default=[], help="section.key=value, for every training")
-    sub.add_argument(
-        "--strategies",
-        nargs="+",
-        default=list(USUAL_STRATEGIES),
-        metavar="NAME[:TOPOLOGY][,KEY=VALUE]",
-        help=f"strategies of several learners (default: {' '.join(USUAL_STRATEGIES)})",
-    )
-    sub.add_argument(
-        "--learners",
-        type=counts,
-        metavar="L,L,...",
-        help="numbers of learners; 1 is always there (default: 1,2; on several hosts 1 and all of them)",
-    )
-    sub.add_argument(
-        "--hosts",
-        type=count,
-        metavar="N",
-        help="N hosts of one learner, which this machine plays; real ones need no option: start the same command on "
-        "each, as `roundelay train` (docs/hosts.md)",
-    )
-    _add_trainings(sub)
-    _add_targets(sub)
-    sub.add_argument("--exp", type=Path, metavar="DIR", help="the folder for all runs (default: exp/RECIPE/scaling)")
-
-
-def _add_trainings(sub: argparse.ArgumentParser) -> None:
-    """Add options of what is trained besides."""
-    sub.add_argument(
-        "--simulated",
-        type=counts,
-        metavar="L,L,...",
-        help="numbers of learners that are simulated besides, at the costs that processes measured",
-    )
-    sub.add_argument(
-        "--slower",
-        type=slowdown,
-        metavar="FACTOR",
-        help="train everything a second time with learner 1 so many times slower",
-    )
-    sub.add_argument(
-        "--rates",
-        type=positives,
-        metavar="R,R,...",
-        help="learning rates tried for each way (default: 1/2, 1, 2 and 4 times the recipe's)",
-    )
-    sub.add_argument(
-        "--wider",
-        type=whole,
-        default=3,
-        metavar="N",
-        help="rates tried beyond an end of them, where the best is at that end (default: 3)",
-    )
-    sub.add_argument("--seeds", type=count, default=3, help="how many seeds judge (default: 3)")
-    sub.add_argument(
-        "--runtime",
-        choices=["procs", "sim"],
-        help="procs: a process for each learner; sim: simulated, at the costs of the recipe (default: the recipe's)",
-    )
-
-
-def _add_targets(sub: argparse.ArgumentParser) -> None:
-    """Add options of what seconds are counted to."""
-    sub.add_argument(
-        "--target-loss",
-        type=positive,
-        metavar="NATS",
-        help="held-out loss, in nats, that seconds are counted to (default: the one that one learner ends with)",
-    )
-    sub.add_argument(
-        "--wer",
-        action="store_true",
-        help="count seconds to a word error rate too: after all trainings the models of every epoch are decoded",
-    )
-    sub.add_argument(
-        "--target-wer",
-        type=positive,
-        metavar="PERCENT",
-        help="word error rate, in percent, that they are counted to, with --wer (default: the one that one learner "
-        "ends with)",
-    )
 
 
 def _scaling(options: argparse.Namespace) -> int:
@@ -151,12 +91,12 @@ def _checked(options: argparse.Namespace) -> tuple[list[str], list[str]]:
     """Return the strategies; and overrides of a recipe, or arguments of a script.
 
     Raises:
-        UserError: as `check_axes`; what is given is for the other of the two.
+        UserError: as `check_axes`; an option is for the other of the two.
     """
     from roundelay.grids.axes import check_axes, is_override, read_axes
     from roundelay.options.known import check_strategy
 
-    strategies = [text for text in options.strategies if not is_override(text)]
+    strategies = [text for text in options.strategies if not is_override(text)] or list(USUAL_STRATEGIES)
     overrides = [*options.overrides, *(text for text in options.strategies if is_override(text))]
     if not is_script(options.recipe):
         if options.behind:

@@ -1,8 +1,8 @@
-"""Orders of an epoch that cost no memory: blocks are shuffled, and window by window what is in them.
+"""Orders of an epoch that cost no memory: blocks are shuffled, and window by window the examples in them.
 
 Examples that lie together in storage make a block (about `BLOCK_SIZE` of them), in which nothing is drawn apart. An
 epoch shuffles the blocks and takes them in windows of about `WINDOW_SIZE` examples; each window is arranged by itself
-when it is reached. So a learner holds one number a block and two windows, and knows a window before what it reads next:
+when it is reached. So a learner holds one number a block and two windows, and knows a window ahead what it reads next:
 blocks are read whole, and ahead.
 
 Everything is a function of plan and blocks. So an epoch can be gone on with at any round, by any number of learners,
@@ -38,15 +38,14 @@ class Order(Protocol):
 
     def __getitem__(self, positions: slice, /) -> Integers:
         """Return the examples at these positions, both ends given."""
-        ...
 
 
 class Arrange(Protocol):
-    """Puts what is in a window into its order."""
+    """Puts the examples of a window into its order."""
 
     def __call__(self, rng: np.random.Generator, blocks: NDArray[np.int32], at: int, plan: EpochPlan) -> Order:
-        """Order of all examples in these `blocks` (K,); the window begins at position `at` of the plan's epoch."""
-        ...
+        """Return the order of all examples in these `blocks` (K,); the window begins at position `at` of the plan's
+        epoch."""
 
 
 Tell = Callable[[NDArray[np.int32]], None]
@@ -124,7 +123,7 @@ class BlockOrder:
                 self._behind(self.blocks(past))
             if len(self._arranged) > 1:
                 del self._arranged[min(self._arranged)]
-            self._ahead(self.blocks(window))  # again: what was read and not used may have been dropped meanwhile
+            self._ahead(self.blocks(window))  # again: blocks read and not used may have been dropped meanwhile
             rng = stream(self._plan.seed, "window", self._plan.epoch, window)
             at = int(self._positions[window])
             self._arranged[window] = self._arrange(rng, self.blocks(window), at, self._plan)

@@ -1,4 +1,4 @@
-"""Checksums: what outlives a process is held to what was written before anybody computes with it.
+"""Checksums: files that outlive a process are checked against those written before they are used.
 
 Files that belong together lie in one folder beside a JSON that is written last. That JSON names the checksum of each of
 them and of itself:
@@ -25,7 +25,7 @@ _METHOD, _BYTES = "blake2b", 16
 
 
 class Damaged(UserError):
-    """A file is missing or is not what was written."""
+    """A file is missing or is not as it was written."""
 
 
 def is_file_name(name: object) -> bool:
@@ -59,7 +59,7 @@ def write_checked_with(
 
 
 def with_checksums(value: Mapping[str, Any], sums: Mapping[str, str] = MappingProxyType({})) -> dict[str, Any]:
-    """Return `value` as a JSON will have it, with these checksums of files and its own."""
+    """Return `value` with these checksums of files and its own, to be written as JSON."""
     plain = json.loads(json_line({key: item for key, item in value.items() if key != KEY}))  # as it will be read
     return {**plain, KEY: {**sums, OWN_CHECKSUM: _own(plain)}}
 
@@ -72,7 +72,7 @@ def read_checked(path: Path, remedy: str, skip: Collection[str] = ()) -> dict[st
         skip: names of files that are not read, because they are large.
 
     Raises:
-        Damaged: the JSON, or a file that it names, is missing or is not what was written; names it.
+        Damaged: the JSON, or a file that it names, is missing or is not as it was written; names it.
     """
     value, sums = read_sums(path, remedy)
     for name, expected in sums.items():
@@ -86,7 +86,7 @@ def read_sums(path: Path, remedy: str) -> tuple[dict[str, Any], dict[str, str]]:
     missing.
 
     Raises:
-        Damaged: it is not what was written.
+        Damaged: it is not as it was written.
     """
     try:
         value = read_json(path)
@@ -124,7 +124,7 @@ def check_file(path: Path, expected: str, named_in: str, remedy: str) -> None:
 
 @dataclass(frozen=True)
 class FileCheck:
-    """The verdict on one file; `fault` is "" where it is what was written."""
+    """The verdict on one file; `fault` is "" where it is as it was written."""
 
     path: Path
     fault: str

@@ -1,10 +1,10 @@
 """Codecs: the form in which a vector travels. A codec turns a vector into bytes, and bytes into a vector.
 
-A codec that leaves something out does not lose it if it has a memory: the rest is added to what is sent next (error
+A codec that leaves a part out does not lose it if it has a memory: the part is added to the next message (error
 feedback; Seide et al. 2014, there for one bit; Karimireddy et al. 2019, arXiv 1901.09847):
 
     s = x + e                 e: the rest of earlier times, 0 at first
-    q = decode(encode(s))     what arrives
+    q = decode(encode(s))     as it arrives
     e = s - q
 
 After n times the sum of all q is the sum of all x up to one last rest: sum_n q = sum_n x - e_n.
@@ -29,8 +29,8 @@ from roundelay.core.flat import CHUNK, chunks
 class Codec(ABC):
     """One form. A codec has no state; its memory is a vector of the strategy's.
 
-    `memory` is the name of the vector (P,), one of those that the strategy declares, in which a learner keeps what this
-    codec leaves out. Without a name it is lost.
+    `memory` is the name of the vector (P,), one of those that the strategy declares, in which a learner keeps the part
+    this codec leaves out. Without a name that part is lost.
     """
 
     memory: str = ""
@@ -60,16 +60,16 @@ class Codec(ABC):
     def encode(self, x: Tensor, coded: Tensor) -> None:
         """Write `x` (C,) float32, which is only read, into `coded` (B,) of type `form`.
 
-        To code what has been decoded changes nothing: a vector that has arrived may travel on.
+        To code a decoded vector changes nothing: a vector that has arrived may travel on.
         """
 
     @abstractmethod
     def decode(self, coded: Tensor, x: Tensor) -> None:
-        """Write what arrives of `coded` (B,) of type `form` into `x` (C,) float32."""
+        """Decode `coded` (B,) of type `form` into `x` (C,) float32."""
 
     def remember(self, x: Tensor, error: Tensor | None, coded: Tensor, arrived: Tensor) -> None:
-        """Code `x` (C,), which is only read, with error feedback into `coded` (B,); `arrived` (C,) becomes what the
-        receiver gets, `error` (C,), where there is one, the new rest. `arrived` may be `x` itself.
+        """Code `x` (C,), which is only read, with error feedback into `coded` (B,); `arrived` (C,) becomes the vector
+        that the receiver gets, `error` (C,), where there is one, the new rest. `arrived` may be `x` itself.
 
         Numbers that are not finite leave no rest: else one infinity would be remembered for ever.
         """
@@ -81,11 +81,11 @@ class Codec(ABC):
         self.encode(error, coded)
         self.decode(coded, arrived)
         error.sub_(arrived)
-        if not (error.is_cpu and math.isfinite(error.sum())):  # a third of the time of mending what is never broken
+        if not (error.is_cpu and math.isfinite(error.sum())):  # a third of the time of a needless mending
             error.nan_to_num_(nan=0.0, posinf=0.0, neginf=0.0)
 
     def send(self, x: Tensor, error: Tensor | None, arrived: Tensor) -> None:
-        """Write to `arrived` (P,) what the receiver gets of `x` (P,), chunk by chunk, as if it had travelled; `error`
+        """Write `x` (P,) to `arrived` (P,) as the receiver gets it, chunk by chunk, as if it had travelled; `error`
         (P,), where there is one, becomes the new rest."""
         room = torch.empty(self._numbers(min(len(x), CHUNK)), dtype=self.form, device=x.device)
         for part in chunks(len(x)):

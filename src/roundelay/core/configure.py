@@ -12,14 +12,19 @@ from typing import Annotated, Any, Literal, TypeVar, Union, get_args, get_origin
 
 from roundelay.core.bounds import check_number
 from roundelay.core.errors import UserError
-from roundelay.core.parsing import parse_yaml
+from roundelay.core.files import parse_yaml
+from roundelay.core.plugins import OrPlugins, WithPlugins, find_plugins, load_plugin
 from roundelay.core.strategy_text import did_you_mean
 
 C = TypeVar("C")
 Overrides = Mapping[str, Any] | Sequence[str]
 """Options that differ: `{"training.learners": 2}`, or `["training.learners=2"]` as on the command line."""
 CHOICES = "one of"
-"""Key of a field's metadata: the words it may be, where they are those of a registry."""
+"""Key of a field's metadata: its type, where it is a word of a registry."""
+
+
+class _NoSuchName(UserError):
+    """A word, or the name of a section, is none of those it may be."""
 
 
 def read_yaml(path: Path) -> dict[str, Any]:
@@ -104,7 +109,7 @@ def _for_all(keys: Iterable[str], check: Callable[[str], None]) -> None:
 
 def hints_of(cls: type) -> dict[str, Any]:
     """Return the types of a dataclass's fields, with bounds of numbers, and with words that are those of a registry."""
-    chosen = {field.name: Literal[field.metadata[CHOICES]] for field in in_order(cls) if CHOICES in field.metadata}
+    chosen = {field.name: field.metadata[CHOICES] for field in in_order(cls) if CHOICES in field.metadata}
     return {**get_type_hints(cls, include_extras=True), **chosen}
 
 
@@ -119,12 +124,14 @@ def check_values(options: Any, where: str) -> None:
 
     def check(name: str) -> None:
         hint, value, path = hints[name], getattr(options, name), _join(where, name)
+        more = any(isinstance(one, OrPlugins) for one in get_args(hint))
+        hint = get_args(hint)[0] if more and get_origin(get_args(hint)[0]) is not Literal else hint
         for kind in get_args(hint) if get_origin(hint) in (Union, types.UnionType) else (hint,):
             inner = get_args(kind)[0] if get_origin(kind) is tuple else kind
             for one in value if isinstance(value, tuple) else (value,):
                 if isinstance(one, int | float) and not isinstance(one, bool):
                     check_number(inner, one, path)
-                elif isinstance(one, str) and get_origin(inner) is Literal:
+                elif isinstance(one, str) and (more or get_origin(inner) is Literal):
                     _convert(inner, one, path)
                 elif isinstance(inner, type) and isinstance(one, inner) and dataclasses.is_dataclass(one):
                     check_values(one, path)
@@ -132,9 +139,10 @@ def check_values(options: Any, where: str) -> None:
     _for_all([field.name for field in in_order(type(options))], check)
 
 
-def one_of(names: Iterable[str], default: str) -> Any:
-    """Return the field of a word that is one of `names`: of what there is in a registry, which a type cannot list."""
-    return dataclasses.field(default=default, metadata={CHOICES: tuple(names)})
+def one_of(names: WithPlugins[Any], default: str) -> Any:
+    """Return the field of a word that is the default, or one of `names`, which a type cannot list."""
+    words = (*([] if default in names.own else [default]), *names.own)
+    return dataclasses.field(default=default, metadata={CHOICES: Annotated[Literal[words], OrPlugins(names.kind)]})
 
 
 def plain(value: object) -> Any:
@@ -157,6 +165,11 @@ def texts(overrides: Overrides) -> list[str]:
     return [f"{key}={json.dumps(plain(value))}" for key, value in overrides.items()]
 
 
+def about_of(part: Any) -> str:
+    """Return the first paragraph of the docstring of a class or function, on one line."""
+    return " ".join((part.__doc__ or "").split("\n\n")[0].split())
+
+
 def in_order(cls: type[Any]) -> list[dataclasses.Field[Any]]:
     """Return fields of a dataclass as people read them: its own, then the keyword-only ones of its bases."""
     own = vars(cls).get("__annotations__", {})
@@ -171,6 +184,8 @@ def _convert(hint: Any, value: object, where: str) -> Any:  # noqa: PLR0911 one 
     origin, arguments = get_origin(hint), get_args(hint)
     if hint is Any:
         return value
+    if origin is Annotated and isinstance(arguments[1], OrPlugins):
+        return _own_or_plugin(arguments[0], arguments[1].kind, value, where)
     if origin is Annotated:
         value = _convert(arguments[0], value, where)
         check_number(hint, value, where)
@@ -182,7 +197,7 @@ def _convert(hint: Any, value: object, where: str) -> Any:  # noqa: PLR0911 one 
     if origin is Literal:
         if value not in arguments:
             near = did_you_mean(value, map(str, arguments)) if isinstance(value, str) else ""
-            raise UserError(f"{where} is {value!r}: choose one of {', '.join(map(str, arguments))}.{near}")
+            raise _NoSuchName(f"{where} is {value!r}: choose one of {', '.join(map(str, arguments))}.{near}")
         return value
     if origin in (tuple, Sequence):
         if not isinstance(value, list | tuple):
@@ -201,8 +216,22 @@ def _convert(hint: Any, value: object, where: str) -> Any:  # noqa: PLR0911 one 
     return _scalar(hint, value, where)
 
 
+def _own_or_plugin(own: Any, kind: str, value: object, where: str) -> Any:
+    """Check a word, or build a section of one of several classes; what is none of ours may be another package's."""
+    try:
+        return _convert(own, value, where)
+    except _NoSuchName as error:
+        others, given = find_plugins(kind), value.get("name") if isinstance(value, Mapping) else value
+        if (found := others.get(str(given))) is None:
+            hint = f" Other packages bring {', '.join(others)}." if others else ""
+            raise UserError(f"{error}{hint}") from error
+        if get_origin(own) is Literal:
+            return given
+        return build(load_plugin(found), value if isinstance(value, Mapping) else {"name": value}, where)
+
+
 def _of_several(kinds: tuple[Any, ...], value: object, where: str) -> Any:
-    """Check a value of one of several types: null, a section, one of some words, or what the first other type says."""
+    """Check a value of one of several types: null, a section, one of some words, or a value of the first other type."""
     if value is None and type(None) in kinds:
         return None
     if len(sections := [kind for kind in kinds if dataclasses.is_dataclass(kind)]) > 1:
@@ -226,7 +255,7 @@ def _build_one_of(kinds: list[Any], value: object, where: str) -> Any:
     given = value.get(tag, get_args(hints[0])[0])
     fits = [k for k, h in zip(kinds, hints, strict=True) if get_origin(h) is not Literal or given in get_args(h)]
     if not fits:
-        raise UserError(f"{where}.{tag} is {given!r}: choose one of {', '.join(get_args(h)[0] for h in hints)}.")
+        raise _NoSuchName(f"{where}.{tag} is {given!r}: choose one of {', '.join(get_args(h)[0] for h in hints)}.")
     known = [{field.name for field in dataclasses.fields(kind)} for kind in (fits[0], *kinds)]
     for key in value:
         if key not in known[0] and any(key in names for names in known):

@@ -76,10 +76,10 @@ class GradMean(Effect[Gradient]):
 
 @dataclass(frozen=True)
 class Mean(Effect[Tensor]):
-    """The weighted mean of `vector` (P,) over `group`, each as it arrives by `codec`; everybody in it must ask, with
+    """The weighted mean of `vector` (P,) over `group`, each as it arrives by `codec`; all its members must ask, with
     equal codecs. With weight 0 nothing is sent. The reply is valid until the next Mean.
 
-    `vector` may be a `fragment` (n,) of a vector (P,), of which everybody gives the same; so is the reply then. Only
+    `vector` may be a `fragment` (n,) of a vector (P,), of which all members give the same; so is the reply then. Only
     its bytes are sent, and only its part of the codec's memory is met.
     """
 
@@ -96,8 +96,8 @@ class Mix(Effect[Tensor]):
     `weights` give in their Mix of the same number, under these weights (scaled to sum to 1).
 
     Vectors are taken as they arrive by `codec`, one's own as well; codecs are equal. `weights` are (rank, weight) in
-    rank order, oneself included where it counts; `readers` are the others whose weights name me. Everybody's Means and
-    Mixes are numbered together, so all learners must ask for equally many. The reply is valid until the next Mix.
+    rank order, oneself included where it counts; `readers` are the others whose weights name me. Means and Mixes of all
+    are numbered together, so all learners must ask for equally many. The reply is valid until the next Mix.
     """
 
     weights: tuple[tuple[int, float], ...]
@@ -134,8 +134,8 @@ class Exchange(Reach):
     say they are `weighed`; the centre has no mass.
 
     With a `codec` that is not exact, both ends apply the rule to both rows as they arrive, m^ and t^, and each row
-    changes by what the rule changes of it: m <- m + rule_m(m^, t^) - m^. A rule that keeps the sum of the two still
-    does. Private vectors, ages and fragments belong to rows that go as they are (FP32).
+    changes by the rule's change of it: m <- m + rule_m(m^, t^) - m^. A rule that keeps the sum of the two still does.
+    Private vectors, ages and fragments belong to rows that go as they are (FP32).
     """
 
     rule: Rule
@@ -156,7 +156,7 @@ class Fetch(Reach):
 
 @dataclass(frozen=True)
 class Quorum:
-    """Terms on which a gathering closes, and what counts of those who come to it (docs/quorum.md)."""
+    """Terms on which a gathering closes, and on which a contribution counts (docs/quorum.md)."""
 
     needed: int
     """Learners that must have come; where fewer live, all of them."""
@@ -165,7 +165,7 @@ class Quorum:
     the spread of that."""
     spread: float = 3.0
     drops_late: bool = False
-    """True: what a late learner gives is dropped; else it counts in the gathering that is open."""
+    """True: the contribution of a late learner is dropped; else it counts in the gathering that is open."""
     guard: float | None = None
     """Standard deviations above the usual norm or loss beyond which a contribution is left out; None: none is."""
 
@@ -178,8 +178,8 @@ class Gather(Effect[bool]):
     goes on. Both are exchanges with the centre. A learner whose model is older than the last gathering that closed is
     late: it does not wait. One that has come for the `last` time in a segment waits until all have.
 
-    `norm` of what was changed, and mean `loss` on the way, are what a guard judges by. The reply is whether what the
-    learner came with counts.
+    A guard judges by the `norm` of the change and the mean `loss` on the way. The reply is True if the learner's
+    contribution counts.
     """
 
     terms: Quorum
@@ -191,7 +191,7 @@ class Gather(Effect[bool]):
 
 
 class Handle(Generic[R_co]):
-    """A request in flight is a value you hold."""
+    """An effect that was begun and whose reply `Wait` asks for."""
 
     def __init__(self) -> None:
         self.done = False

@@ -2,8 +2,8 @@
 
 One shuffled order per epoch, cut into rounds of `minibatch` examples, each round cut evenly into one minibatch per
 learner. All strategies train the same cuts: a synchronous one takes (round, rank), an asynchronous one takes them from
-a shared queue in the same order. So every strategy sees the same frames, and one learner with minibatch B sees per
-round what L learners with B / L see together.
+a shared queue in the same order. So every strategy sees the same frames, and one learner with minibatch B sees in a
+round the frames that L learners with B / L see together.
 
 Where hosts have only some shards of the examples each, every host has an order of its own examples, and a share of the
 epoch's positions: those of the first host come first. A round then takes of each order as many examples as is its part
@@ -139,7 +139,7 @@ class EpochPlan:
         return EpochPlan(self.epoch, share.examples, minibatch, share.learners, self.seed, shards=share.shards), begin
 
     def division(self, shards: Sequence[int]) -> str:
-        """Return the shares in words, and which shards nobody has; "" where all is drawn from one order.
+        """Return the shares in words, and the shards that are nowhere; "" where all is drawn from one order.
 
         Args:
             shards: examples in every shard, -1 where it is not here; none: the examples are not in shards.

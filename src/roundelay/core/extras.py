@@ -1,12 +1,20 @@
 """Packages that come with an extra of this one (`pip install 'roundelay[speech]'`), and that an installation may lack.
 
-Training somebody's module needs none of them. So nothing imports one when it is imported itself: commands and functions
-name what they need before they begin (`need`), or load it by name (`load`). `roundelay_speech`, the package of all
-that is for audio, is one of them.
+Training a user's module needs none of them. So nothing imports one when it is imported itself: commands and functions
+name what they need before they begin (`need`), or load it by name (`load`). `roundelay_speech`, the package of all that
+is for audio, is one of them. Imports make two hundred thousand objects that all stay, and garbage collections in
+between would look at them again and again for a tenth of the time: there are none (`uncollected`).
 """
 
+import gc
 import importlib.util
+import sys
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from importlib import import_module
+from importlib.abc import MetaPathFinder
+from importlib.machinery import ModuleSpec
+from types import ModuleType
 from typing import Any, final
 
 from roundelay.core.errors import UserError
@@ -84,3 +92,46 @@ class Binding:
 def _missing(modules: list[str], extra: str, who: str) -> UserError:
     names = " and ".join(filter(None, (", ".join(modules[:-1]), modules[-1]))).replace("_", "-")
     return UserError(f"{who} needs the package{'s' * (len(modules) > 1)} {names}: pip install 'roundelay[{extra}]'.")
+
+
+@contextmanager
+def uncollected() -> Iterator[None]:
+    """Switch garbage collection off in the block."""
+    before = gc.isenabled()
+    gc.disable()
+    try:
+        yield
+    finally:
+        if before:
+            gc.enable()
+
+
+class _Uncollected(MetaPathFinder):
+    """Lets the first import of one module run without garbage collection, wherever it is."""
+
+    def __init__(self, module: str) -> None:
+        self._module = module
+
+    def find_spec(
+        self, fullname: str, path: Sequence[str] | None, target: ModuleType | None = None
+    ) -> ModuleSpec | None:
+        """Find the module as others do, and wrap its loader."""
+        if fullname != self._module:
+            return None
+        sys.meta_path.remove(self)
+        spec = importlib.util.find_spec(fullname)
+        if spec is not None and (loader := spec.loader) is not None:
+            execute = loader.exec_module
+
+            def uncollected_once(module: ModuleType) -> None:
+                with uncollected():
+                    execute(module)
+
+            loader.exec_module = uncollected_once  # type: ignore[method-assign]
+        return spec
+
+
+def import_uncollected(module: str) -> None:
+    """Let its first import in this process, by whichever command, run without garbage collection."""
+    if module not in sys.modules:
+        sys.meta_path.insert(0, _Uncollected(module))

@@ -1,4 +1,9 @@
-"""Files that are either whole or absent."""
+"""Files that are either whole or absent; and JSON and YAML of others, read with one kind of error.
+
+The libraries of these raise more than their own errors: RecursionError for thousands of brackets, ValueError for a
+number of thousands of digits or a date that is none, AttributeError for `!!timestamp x`. Code that reads text that may
+be damaged calls these, so that no caller can forget one.
+"""
 
 import errno
 import gzip
@@ -13,6 +18,8 @@ from contextlib import contextmanager
 from io import BufferedReader
 from pathlib import Path
 from typing import Any, BinaryIO
+
+import yaml
 
 from roundelay.core.errors import UserError
 
@@ -120,7 +127,7 @@ def read_packed(path: Path, most: int) -> bytes:
 
 
 def not_utf8(data: bytes, error: UnicodeDecodeError) -> str:
-    """Return `LINE: ...`, what to say of bytes that are no UTF-8 text: where, and what they may be."""
+    """Return `LINE: ...`, a sentence on bytes that are no UTF-8 text: where, and what they may be."""
     line = data.count(b"\n", 0, error.start) + 1
     if what := _kind_of(data):
         return f"1: {what}"
@@ -158,8 +165,8 @@ def _kind_of(data: bytes) -> str:
 
 
 def sweep(folder: Path) -> None:
-    """Remove what `atomic_write` left in `folder` where it was killed, and folders named alike; not what a living
-    process is writing."""
+    """Remove files that `atomic_write` left in `folder` where it was killed, and folders named alike; not those a
+    living process is writing."""
     for path in folder.glob(".*.part"):
         writer = path.name.split(".")[-2]
         if writer.isdigit() and (int(writer) == os.getpid() or not Path("/proc", writer).exists()):
@@ -179,7 +186,8 @@ _OURS = {
 
 
 def refuse_ours(out: Path) -> None:
-    """Raise a UserError if a folder, to be written for other programs, is one of ours: it would be neither then."""
+    """Raise a UserError if a folder, to be written for other programs, is one of ours: files of both kinds would
+    mix."""
     for name, what in _OURS.items():
         if (out / name).is_file():
             raise UserError(f"{out} is {what} ({name} is in it): give --out another folder.")
@@ -250,3 +258,29 @@ def read_json(path: Path) -> Any:
         raise UserError(f"{path}: not valid JSON ({error}).") from error
     except OSError as error:
         raise UserError(f"{path}: cannot be read ({error.strerror or error}).") from None
+
+
+def parse_json(text: str | bytes) -> Any:
+    """Return the value of a JSON document.
+
+    Raises:
+        ValueError: it is not JSON, not UTF-8, or nested too deeply; says where, if the parser does.
+    """
+    try:
+        return json.loads(text)
+    except RecursionError as error:
+        raise ValueError("brackets are nested too deeply") from error
+
+
+def parse_yaml(text: str) -> Any:
+    """Return the value of a YAML document of plain values.
+
+    Raises:
+        ValueError: it is not YAML, or nested too deeply; says where, if the parser does.
+    """
+    try:
+        return yaml.safe_load(text)
+    except RecursionError as error:
+        raise ValueError("brackets are nested too deeply") from error
+    except (yaml.YAMLError, ArithmeticError, AttributeError, LookupError, TypeError, ValueError) as error:
+        raise ValueError(" ".join(str(error).split())) from error

@@ -11,9 +11,9 @@ import torch
 from torch import Tensor, nn
 
 CHUNK = 65_536
-"""Elements per chunk: 256 KiB of float32. Two operands and a scratch stay in a core's cache, which is what makes a
-fused update or a pair average run at cache speed instead of memory speed. All runtimes walk the same grid, so that a
-kernel that rounds the tail of a vector differently rounds the same elements everywhere."""
+"""Elements per chunk: 256 KiB of float32. Two operands and a scratch stay in a core's cache, so a fused update or a
+pair average runs at cache speed instead of memory speed. All runtimes walk the same grid, so that a kernel that rounds
+the tail of a vector differently rounds the same elements everywhere."""
 
 
 @dataclass(frozen=True)

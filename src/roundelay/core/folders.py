@@ -1,5 +1,5 @@
-"""Folders that a command is given, told apart by the files in them, before anything large is loaded. Whoever opens them
-looks closer."""
+"""Folders that a command is given, told apart by the files in them, before anything large is loaded. The code that
+opens them looks closer."""
 
 from pathlib import Path
 

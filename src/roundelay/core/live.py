@@ -1,6 +1,6 @@
 """`live.json`: what a run is doing just now, for `roundelay status`.
 
-Written anew a few times a minute, never read by the run itself, gone when it has finished; what must last is in
+Written anew a few times a minute, never read by the run itself, gone when it has finished; lasting records are in
 `events.jsonl`.
 """
 
@@ -70,7 +70,7 @@ class Live:
     learner_idle_s: list[float] = field(default_factory=list)  # since the last minibatch was counted
     lost: list[LostSeen] = field(default_factory=list)
     hosts: list[HostSeen] = field(default_factory=list)
-    label: str = ""  # of a session of somebody else's loop, whose steps are counted: its strategy, in words
+    label: str = ""  # of a session of a user's loop, whose steps are counted: its strategy, in words
     steps: int = 0  # of such a session, of all learners
 
     def to_json(self) -> dict[str, Any]:
@@ -110,8 +110,8 @@ def read_live(exp: Path) -> Live | None:
 
 
 def write_live(exp: Path, live: Live) -> None:
-    """Write the present state into a run directory: whole or not at all; not flushed to the disk, for after a crash
-    nobody asks. A disk that cannot be written is not for this to report: whatever matters is written elsewhere too."""
+    """Write the present state into a run directory, whole or not at all. It is not flushed to the disk, for it is of no
+    use after a crash. An unwritable disk is not reported here: all that matters is written elsewhere too."""
     temporary = exp / f".{Live.FILE}.{os.getpid()}.part"
     try:
         temporary.write_text(json_line(with_checksums(live.to_json())) + "\n", encoding="utf-8")

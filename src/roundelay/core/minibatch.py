@@ -54,7 +54,7 @@ class MinibatchSize:
         return wanted
 
     def recorded(self, learners: int) -> dict[str, Any]:
-        """Return fields of the records of a run that say it, beside the frames."""
+        """Return fields of the records of a run that give this size, beside the frames."""
         sequences = self.a_round(learners) if self.unit == "sequences" else None
         return {"minibatch_per_learner": self.per_learner, "minibatch_sequences": sequences}
 

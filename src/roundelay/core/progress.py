@@ -1,6 +1,9 @@
 """Reports of long work to its caller; the command line draws them, tests ignore them."""
 
-from typing import Protocol
+from collections.abc import Iterable, Iterator, Sized
+from typing import Protocol, TypeVar
+
+T = TypeVar("T")
 
 
 class Progress(Protocol):
@@ -20,7 +23,7 @@ class Silent:
 
 
 class Prefixed:
-    """Says of all work what it belongs to."""
+    """Puts the name of the whole before the name of each piece of work."""
 
     def __init__(self, progress: Progress, whole: str) -> None:
         self._progress, self._whole = progress, whole
@@ -33,3 +36,20 @@ class Prefixed:
 
     def finish(self) -> None:
         self._progress.finish()
+
+
+def tracked(progress: Progress, what: str, items: Iterable[T], total: int | None = None) -> Iterator[T]:
+    """Yield the items, with a bar that goes on behind each; `total`: how many, where they do not say so themselves."""
+    progress.start(what, len(items) if total is None and isinstance(items, Sized) else total)
+    for item in items:
+        yield item
+        progress.advance()
+    progress.finish()
+
+
+def mention(progress: Progress, what: str, note: str = "") -> None:
+    """Say something at once: work of no size, with a note behind it."""
+    progress.start(what)
+    if note:
+        progress.advance(0, note)
+    progress.finish()

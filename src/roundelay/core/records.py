@@ -5,7 +5,7 @@ out) and `virtual_s` (simulated seconds, null on real learners). Units are in th
 not know, so fields may be added; none is renamed or given another meaning without raising SCHEMA.
 
 A record's last field is `crc32`, eight hexadecimal digits: the CRC-32 of its line without that field. `results.json`
-has `checksums` (see core/checksums.py). What earlier versions wrote has neither; only the types of its fields are held
+has `checksums` (see core/checksums.py). Files of earlier versions have neither; only the types of their fields are held
 to this schema.
 
 A number that is NaN or infinite, such as the loss of a run that diverged, is written as null, which JSON has, and read
@@ -25,8 +25,7 @@ from typing import Any, ClassVar, TypeVar, Union, get_args, get_origin, get_type
 
 from roundelay.core.checksums import FileCheck, read_sums, write_checked
 from roundelay.core.errors import UserError
-from roundelay.core.files import json_line, open_regular
-from roundelay.core.parsing import parse_json
+from roundelay.core.files import json_line, open_regular, parse_json
 
 SCHEMA = 1
 EVENTS = "events.jsonl"
@@ -49,8 +48,8 @@ class Record:
 
 
 @dataclass(frozen=True, kw_only=True)
-class RunStarted(Record):
-    """The first record, and again after every resume."""
+class RunIdentity:
+    """Facts of a run that it begins and ends with."""
 
     schema: int = SCHEMA
     strategy: str  # "adpsgd"
@@ -62,15 +61,21 @@ class RunStarted(Record):
     machine: str
     parameters: int
     minibatch_frames: int  # total over all learners
-    train_frames: int
-    resumed: bool = False
     started_from: str = ""  # the model it began with, in words; empty: one of its own
     minibatch_per_learner: bool = False  # given for every learner; else for all of them
     minibatch_sequences: int | None = None  # total over all learners, where it was given in sequences
-    examples: str = "frames"  # what it counts
-    measured: str = "cross-entropy"  # what its losses are, of which they are means
+    examples: str = "frames"  # its unit
+    measured: str = "cross-entropy"  # its losses: means of this
     right: str = "accuracy"  # the share that is counted beside them
-    rate: str = "as-is"  # what becomes of the learning rate where there are several learners
+    rate: str = "as-is"  # treatment of the learning rate where there are several learners
+
+
+@dataclass(frozen=True, kw_only=True)
+class RunStarted(RunIdentity, Record):
+    """The first record, and again after every resume."""
+
+    train_frames: int
+    resumed: bool = False
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -95,9 +100,9 @@ class Segment(Record):
     learner_gathered: list[int] = field(default_factory=list)  # contributions that counted
     learner_late: list[int] = field(default_factory=list)  # contributions that came after their gathering had closed
     learner_left_out: list[int] = field(default_factory=list)  # contributions that the guard left out
-    # Frames of this segment that nobody trained, by the rank of the learner whose part they were (synchronous
-    # strategies), or of the first one of the host whose shards they are in; empty: none. What learners have trained in
-    # the segments of an epoch and what is missing from them is the epoch.
+    # Frames of this segment that no learner trained, by the rank of the learner whose part they were (synchronous
+    # strategies), or of the first one of the host whose shards they are in; empty: none. The frames trained in the
+    # segments of an epoch and those missing from them are the epoch.
     learner_missing: list[int] = field(default_factory=list)
     learner_rate_factors: list[float] = field(default_factory=list)  # mean factor on the learning rate; empty: 1
 
@@ -165,7 +170,7 @@ class LearnerLost(Record):
     reason: str
     replaced: bool = False  # another was started in its place
     # Trained by all learners since the last checkpoint, to be trained again, where the run ends by it, or goes back.
-    # Where others go on, `learner_missing` of the segment says what nobody trains for want of it.
+    # Where others go on, `learner_missing` of the segment has the frames that stay untrained for want of it.
     frames_lost: int = 0
 
 
@@ -185,7 +190,7 @@ class HostLost(Record):
     ranks: list[int]
     reason: str
     redrawn: int = 0  # minibatches it had drawn and not trained, which others drew again
-    missing: int = 0  # frames of its learners' parts that nobody has trained in this segment, or since it came back
+    missing: int = 0  # frames of its learners' parts that no learner has trained in this segment, or since it came back
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -199,12 +204,12 @@ class HostJoined(Record):
 
 @dataclass(frozen=True, kw_only=True)
 class Links(Record):
-    """Traffic between hosts in one segment. Each of `links` is one direction of view: `host` says what it sent to
-    `peer` and received from it, in bytes, and for how many seconds its learners' requests to `peer` were under way."""
+    """Traffic between hosts in one segment. Each of `links` is one host's view: the bytes that `host` sent to `peer`
+    and received from it, and the seconds for which its learners' requests to `peer` were under way."""
 
     epoch: int
     links: list[dict[str, float]]  # host, peer, sent_bytes, received_bytes, waited_s
-    refused: int = 0  # connections closed so far because of what came over them: strangers, malformed frames
+    refused: int = 0  # connections closed so far because of their content: strangers, malformed frames
     # The form of rows that learners of the first host exchange, in words, by the number of the other host.
     rows: dict[str, str] = field(default_factory=dict)
 
@@ -223,7 +228,7 @@ class Timeline(Record):
 
 @dataclass(frozen=True, kw_only=True)
 class CheckpointDamaged(Record):
-    """A checkpoint was not what had been written, and the run went back to an older one."""
+    """A checkpoint was not as it had been written, and the run went back to an older one."""
 
     file: str
     reason: str
@@ -236,7 +241,7 @@ class LearnersChanged(Record):
 
     before: int
     after: int
-    what: str  # what became of their state
+    what: str  # the treatment of their state
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -272,7 +277,7 @@ RECORD_KINDS: tuple[type[Record], ...] = tuple(Record.__subclasses__())
 """All that are defined above."""
 
 LASTING: tuple[type[Record], ...] = (LearnerLost, LearnerJoined, HostLost, HostJoined, CheckpointDamaged)
-"""Records of what happened to processes, hosts and files. They stay when a run goes back to an older checkpoint, while
+"""Records of events of processes, hosts and files. They stay when a run goes back to an older checkpoint, while
 those of the training since are dropped, for it is trained again."""
 
 
@@ -373,7 +378,7 @@ def verify_events(folder: Path) -> Iterator[FileCheck]:
 
 
 def _cut_short(line: bytes) -> bool:
-    """Return True if a line without an end is a beginning of one: no JSON, and no JSON with something behind it."""
+    """Return True if a line without an end was cut short: it is no JSON, nor JSON with something behind it."""
     try:
         json.loads(line)
     except json.JSONDecodeError as error:
@@ -399,7 +404,7 @@ def _parse(path: Path, lines: list[bytes]) -> Iterator[Record]:
 
 
 def check(record: "Record | Results | WordErrors") -> None:
-    """Hold every field to its declared type: JSON that somebody edited may hold anything.
+    """Hold every field to its declared type: edited JSON may hold anything.
 
     Raises:
         ValueError: one has another; says which.
@@ -462,23 +467,13 @@ def _call_deletions_del(errors: dict[str, Any]) -> None:
 
 
 @dataclass(frozen=True, kw_only=True)
-class Results:
+class Results(RunIdentity):
     """`results.json`: one run in one page, for machines."""
 
     FILE: ClassVar[str] = "results.json"
 
-    schema: int = SCHEMA
     name: str  # the run directory's own name
-    strategy: str
-    label: str
-    learners: int
-    runtime: str
     corpus: str
-    seed: int
-    commit: str
-    machine: str
-    parameters: int
-    minibatch_frames: int
     epochs: int
     frames_seen: int
     frame_cross_entropy: dict[str, float]  # by split, nats per frame
@@ -489,13 +484,6 @@ class Results:
     consensus_distance: float
     stopped: str
     gatherings: dict[str, int] = field(default_factory=dict)  # closed; contributions that counted, late, left_out
-    started_from: str = ""  # the model it began with, in words; empty: one of its own
-    minibatch_per_learner: bool = False  # given for every learner; else for all of them
-    minibatch_sequences: int | None = None  # total over all learners, where it was given in sequences
-    examples: str = "frames"  # what it counts
-    measured: str = "cross-entropy"  # what its losses are, of which they are means
-    right: str = "accuracy"  # the share that is counted beside them
-    rate: str = "as-is"  # what becomes of the learning rate where there are several learners
     work: float | None = None  # steps the model has moved by, over those of the learner with the most
     wer: dict[str, WordErrors] = field(default_factory=dict)  # by split; filled by decode and score
 

@@ -1,7 +1,7 @@
 """The user's script, the module `__main__`, and processes that are started while it runs.
 
-A new process of multiprocessing imports the script that started it, so that it can unpickle what is defined there.
-Without the guard `if __name__ == "__main__":` that import runs the whole script again. Whoever sends nothing of the
+A new process of multiprocessing imports the script that started it, so that it can unpickle objects defined there.
+Without the guard `if __name__ == "__main__":` that import runs the whole script again. A sender of nothing of the
 script's own needs no such import.
 """
 
@@ -36,8 +36,8 @@ def without_script() -> Iterator[None]:
 
 
 def of_the_script(value: object) -> bool:
-    """Return True if a process needs the script to unpickle `value`. What cannot be pickled counts as the script's own:
-    its sender will say why."""
+    """Return True if a process needs the script to unpickle `value`. An object that cannot be pickled counts as the
+    script's own: its sender will say why."""
     try:
         return b"__main__" in pickle.dumps(value)
     except Exception:

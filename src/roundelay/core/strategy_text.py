@@ -4,11 +4,11 @@ Needs neither strategies nor torch, so that a slip of the keyboard is named befo
 """
 
 import difflib
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Sequence
 from typing import Any
 
 from roundelay.core.errors import UserError
-from roundelay.core.parsing import parse_yaml
+from roundelay.core.files import parse_yaml
 
 
 def did_you_mean(word: str, known: Iterable[str]) -> str:
@@ -17,18 +17,21 @@ def did_you_mean(word: str, known: Iterable[str]) -> str:
     return f" Did you mean {near[0]}?" if near else ""
 
 
-def check_choice(name: str, given: Iterable[str], known: Mapping[str, Sequence[str]]) -> None:
+def check_choice(
+    name: str, given: Iterable[str], known: Collection[str], options_of_it: Callable[[], Sequence[str]]
+) -> None:
     """Check a strategy's name and the names of its options against the strategies there are.
 
     Args:
-        known: names of options by strategy.
+        known: names of all strategies.
+        options_of_it: returns the names of the strategy's options.
 
     Raises:
         UserError: no such strategy, or it has no such option; names the nearest, and lists those there are.
     """
     if name not in known:
         raise UserError(f"there is no strategy {name!r}: choose one of {', '.join(known)}.{did_you_mean(name, known)}")
-    options = known[name]
+    options = options_of_it()
     if unknown := sorted(set(given) - set(options)):
         there = f"it has {', '.join(options)}.{did_you_mean(unknown[0], options)}" if options else "it has none."
         raise UserError(f"strategy {name} has no option {', '.join(unknown)}: {there}")

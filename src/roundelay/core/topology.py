@@ -90,7 +90,7 @@ def one_peer_matrix(learners: int, round_: int) -> NDArray[np.float64]:
     """Return the matrix that gives half to oneself and half to the one learner 1, 2, 4, ... places ahead, by turns, (L,
     L): directed, doubly stochastic.
 
-    When L is a power of two, log2 L rounds in a row are exactly one mean of everybody.
+    When L is a power of two, log2 L rounds in a row are exactly one mean of all learners.
     """
     distances = doublings(learners)
     return (np.eye(learners) + np.roll(np.eye(learners), distances[round_ % len(distances)], axis=1)) / 2

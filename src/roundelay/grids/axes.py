@@ -77,7 +77,8 @@ def strategy_part(point: Point) -> str:
 
 
 def read_axes(overrides: Sequence[str], tune: Sequence[str] = ()) -> Axes:
-    """Return axes from overrides, each `section.key=value` or `section.key=value,value,...`, and what is to be tuned.
+    """Return axes from overrides, each `section.key=value` or `section.key=value,value,...`, and the option to be
+    tuned.
 
     Raises:
         UserError: an empty value, one value to choose from, or an axis given twice; names it.

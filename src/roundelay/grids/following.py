@@ -1,4 +1,4 @@
-"""A virtual host of `roundelay scaling --hosts`: does what the first host says, asked for on the standard input."""
+"""A virtual host of `roundelay scaling --hosts`: follows the first host, with options from the standard input."""
 
 import json
 import sys
@@ -11,7 +11,7 @@ from roundelay.job import Interrupt
 
 
 def main() -> int:
-    """Follow the first host to the end; the exit status."""
+    """Follow the first host to the end; return the exit status."""
     told = json.load(sys.stdin)
     wanted = WantedWays(**told["wanted"])
     try:

@@ -20,7 +20,7 @@ from typing import Any
 from roundelay.core.errors import UserError
 from roundelay.core.files import read_json, write_json
 from roundelay.core.parent import die_with_parent
-from roundelay.grids.cells import Cell
+from roundelay.grids.grid import Cell
 from roundelay.grids.trials import Trials
 from roundelay.runtime.hosts.control.turns import FirstHost, NextTraining
 from roundelay.runtime.launch.world import OURS, SECRET, HostPlace, read_place
@@ -35,7 +35,7 @@ def read_hosts(hosts: int | None) -> HostPlace | None:
     """Return this host's place among several, as the environment says it; None: there is one.
 
     Args:
-        hosts: how many there are to be; None: nobody says.
+        hosts: how many there are to be; None: not given.
 
     Raises:
         UserError: the environment says otherwise, or has no place for scaling.
@@ -124,7 +124,7 @@ def led(trials: Trials, place: HostPlace | None, about: str) -> Iterator[Trials]
 @contextmanager
 def virtual_hosts(hosts: int, request: Mapping[str, Any]) -> Iterator[None]:
     """Make this process the first of so many hosts of one learner, the others being processes of this machine, which do
-    what `request` says (`following.py`)."""
+    the work that `request` orders (`following.py`)."""
     meets = {"WORLD_SIZE": hosts, "LOCAL_RANK": 0, "LOCAL_WORLD_SIZE": 1, "MASTER_ADDR": "127.0.0.1"}
     meets["MASTER_PORT"] = _two_free_ports()
     variables = {OURS + name: str(value) for name, value in meets.items()} | {SECRET: secrets.token_hex(16)}

@@ -13,8 +13,7 @@ from typing import Any
 
 from roundelay.core.configure import plain
 from roundelay.core.errors import UserError
-from roundelay.grids.cells import Cell, Configuration, shown
-from roundelay.grids.grid import Grid, Tuning
+from roundelay.grids.grid import Cell, Configuration, Grid, Tuning, shown
 from roundelay.reports import load_run
 from roundelay.reports.comparison import Spread
 from roundelay.reports.numbers import plain as digits
@@ -37,15 +36,15 @@ class CellOutcome:
     cell: Cell
     state: CellState
     trained: bool  # its results are there, also if decoding failed or has not begun
-    error: str = ""  # what a user can mend
+    error: str = ""  # a mistake that the user can mend
 
 
 @dataclass(frozen=True, kw_only=True)
 class CellRecord:
-    """One cell and what it came to. Numbers are None where it was not trained to its end."""
+    """One cell and its result. Numbers are None where it was not trained to its end."""
 
     directory: Path
-    axes: Mapping[str, Any]  # by dotted key, of what is tuned too; None where an axis means nothing to the strategy
+    axes: Mapping[str, Any]  # by dotted key, of tuned options too; None where an axis means nothing to the strategy
     strategy: str
     label: str
     options: Mapping[str, Any]
@@ -86,7 +85,7 @@ class Tuned:
 
     @property
     def name(self) -> str:
-        """Name of the configuration, without what is tuned."""
+        """Name of the configuration, without tuned options."""
         return self.tuning.configuration.whole_name
 
     @property

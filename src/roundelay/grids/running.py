@@ -1,12 +1,11 @@
-"""Training and decoding the cells of a grid, one after the other; what is there already is only read."""
+"""Training and decoding the cells of a grid, one after the other; results that are there already are only read."""
 
 from collections.abc import Callable, Iterable, Iterator
 
 from roundelay.core.errors import UserError
 from roundelay.core.progress import Prefixed, Progress
 from roundelay.core.records import Results
-from roundelay.grids.cells import Cell, Work
-from roundelay.grids.grid import Grid
+from roundelay.grids.grid import Cell, Grid, Work
 from roundelay.grids.results import CellOutcome, CellState, diverged, tuned
 from roundelay.job import Interrupt
 from roundelay.reports import load_run
@@ -69,7 +68,7 @@ class GridWork:
         self._worked: list[float] = []  # seconds of each cell that was not there already
 
     def add(self, cell: Cell, *, decode: bool) -> None:
-        """Train a cell, or read it where it is there; what came of it is the last of `outcomes`."""
+        """Train a cell, or read it where it is there; its outcome is the last of `outcomes`."""
         if self.interrupt.asked:
             self.outcomes.append(CellOutcome(cell, CellState.WAITING, trained=False))
             return
@@ -77,7 +76,7 @@ class GridWork:
         work = self._work(cell, decode, Prefixed(self.progress, what), self.interrupt)
         try:
             finished = work.go()
-        except Exception as error:  # whatever it is, it is this cell's, and a night of others waits behind it
+        except Exception as error:  # any error is this cell's alone, and a night of others waits behind it
             if self._stopping():  # a signal to all processes ends workers of decoding too: no fault of the cell
                 self.outcomes.append(CellOutcome(cell, CellState.INTERRUPTED, work.trained))
                 return
@@ -104,12 +103,8 @@ class GridWork:
         return f"; {', '.join(parts)}" if parts else ""
 
 
-def _results(cell: Cell) -> Results:
-    return Results.read(cell.exp)
-
-
 def _said(cell: Cell) -> str:
-    results = _results(cell)
+    results = Results.read(cell.exp)
     parts = ["diverged"] if _diverged(cell) else []
     parts += [f"{split} loss {loss:.4f}" for split, loss in results.frame_cross_entropy.items()]
     parts += [f"{split} WER {errors.wer:.2f} %" for split, errors in results.wer.items()]
@@ -121,5 +116,5 @@ def _said(cell: Cell) -> str:
 def _diverged(cell: Cell) -> bool:
     try:
         return diverged(load_run(cell.exp))
-    except UserError:  # which whoever needs the file's numbers will say
+    except UserError:  # the reader of the file's numbers will name it
         return False

@@ -9,9 +9,19 @@ from roundelay.core.files import write_json, write_text
 from roundelay.grids.results import CellState, configuration_json, outcome_json, spread_json
 from roundelay.grids.scaling import OneClock, TrainedWay, rate_of
 from roundelay.reports import load_run
-from roundelay.reports.alone import Alone, Together, at_end, beside_alone
 from roundelay.reports.charts import table
-from roundelay.reports.comparison import Points, Spread, kept_losses, kept_word_errors, seconds_to, spread
+from roundelay.reports.comparison import (
+    Alone,
+    Points,
+    Spread,
+    Together,
+    at_end,
+    beside_alone,
+    kept_losses,
+    kept_word_errors,
+    seconds_to,
+    spread,
+)
 from roundelay.reports.markup import page
 from roundelay.reports.numbers import MISSING, plain, seconds
 from roundelay.reports.panels import Scaling, scaling_figure
@@ -48,19 +58,14 @@ class Scaled:
 
 @dataclass(frozen=True)
 class _Beside:
-    """A way beside one learner alone, by one measure.
+    """A way beside one learner alone, by one measure."""
 
-    Attributes:
-        target: value of the measure that seconds are counted to; None: one learner is not there yet.
-        found: the way's own runs beside one learner; None for that one, and where not all judged runs are there.
-        seconds: to the target.
-        ratios, sooner: times sooner than one learner alone, seed by seed and of the means; None: not all of its runs
-            reached the target, or are not there.
-    """
-
-    target: float | None = None
+    target: float | None = None  # value of the measure that seconds are counted to; None: one learner is not there yet
+    # the way's own runs beside one learner; None for that one, and where not all judged runs are there.
     found: Together | None = None
-    seconds: Spread = Spread(())
+    seconds: Spread = Spread(())  # to the target
+    # ratios, sooner: times sooner than one learner alone, seed by seed and of the means; None: not all of its runs
+    # reached the target, or are not there.
     ratios: Spread = Spread(())
     sooner: float | None = None
 
@@ -73,20 +78,15 @@ class _Beside:
 
 @dataclass(frozen=True)
 class _Row:
-    """A way beside one learner alone.
-
-    Attributes:
-        by_loss, by_words: beside it by the held-out loss, and by the word error rate.
-        decoded: the split of that; empty: nothing is decoded.
-        predicted: seconds to the loss, of the same way simulated at measured costs.
-    """
+    """A way beside one learner alone."""
 
     way: TrainedWay
     virtual: bool
+    # by_loss, by_words: beside it by the held-out loss, and by the word error rate.
     by_loss: _Beside
     by_words: _Beside = _Beside()
-    decoded: str = ""
-    predicted: Spread = Spread(())
+    decoded: str = ""  # the split of that; empty: nothing is decoded
+    predicted: Spread = Spread(())  # seconds to the loss, of the same way simulated at measured costs
 
     @property
     def learners(self) -> int:
@@ -212,7 +212,7 @@ def _notes(row: _Row) -> list[str]:
 
 
 def _titles(rows: Sequence[_Row]) -> list[str]:
-    """Return titles of the columns; of what was predicted, and of words, only where there is something."""
+    """Return titles of the columns; those of predictions, and of words, only where there are any."""
     without = set() if any(row.predicted.values for row in rows) else {PREDICTED}
     without |= set() if any(row.decoded for row in rows) else {*OF_WORDS}
     return [title for title in SCALING_COLUMNS if title not in without]

@@ -1,7 +1,7 @@
 """Seconds to a loss of one learner over those of several, each way to train at the learning rate that is best for it.
 
 A way is a strategy, a number of learners, and whether one of them is slow. The rates of each are tried under the
-recipe's seed, one learner's first: the loss that it ends with is what seconds are counted to. Of one learner that rate
+recipe's seed, one learner's first: seconds are counted to the loss that it ends with. Of one learner that rate
 is the best which ends lowest; of several, the one that is first at that loss. A best rate at the edge of those tried
 widens them. Then the best is judged under other seeds, so that no ratio was chosen by looking at it.
 
@@ -31,13 +31,12 @@ from roundelay.grids.running import GridWork
 from roundelay.grids.scripts import Script, ScriptTrials
 from roundelay.grids.trials import RATE, Trials
 from roundelay.job import Interrupt
-from roundelay.reports.alone import at_end
-from roundelay.reports.comparison import seconds_to
+from roundelay.reports.comparison import at_end, seconds_to
 from roundelay.reports.runs import load_run
 from roundelay.runtime.hosts.control.turns import NextTraining, follow
 from roundelay.runtime.launch.world import HostPlace
 from roundelay.runtime.sim.cluster import Allreduce, Compute, Node, VirtualCluster
-from roundelay.simulation.measured import Measured, read_run
+from roundelay.simulation.scenario import Measured, read_run
 
 UNMEASURED = (
     "--simulated: simulated learners cost what processes measure, and there are no trainings by processes of one "
@@ -75,7 +74,7 @@ class WantedWays:
 
     @property
     def contenders(self) -> Contenders:
-        """All of it but rates and losses."""
+        """Strategies, learners, seeds and stragglers to compare."""
         slow = [] if self.slower is None else [f"1:{self.slower:g}x"]
         return Contenders(self.strategies, self.learners, self.seeds, slow)
 
@@ -141,7 +140,7 @@ def scale(
     announce: Callable[[str], None],
     interrupt: Interrupt,
 ) -> list[OneClock]:
-    """Train whatever is left of all ways, first those in the recipe's runtime, then those simulated at measured costs.
+    """Train the rest of all ways, first those in the recipe's runtime, then those simulated at measured costs.
 
     Args:
         source: a recipe, or a script (*.py).
@@ -149,7 +148,7 @@ def scale(
 
     Raises:
         UserError: as `plan`; options of which each way has its own value, or that have several; simulated learners are
-            wanted, and no processes measured what they cost.
+            wanted, and no processes measured their costs.
     """
     wanted = replace(wanted, wer=wanted.wer or wanted.target_wer is not None)
     given = plain(replace(wanted, hosts=None))
@@ -217,7 +216,7 @@ def _script_clock(script: Script, wanted: WantedWays, folder: Path | None, work:
 
 
 def _one_clock(trials: Trials, wanted: WantedWays, work: _Work) -> list[OneClock]:
-    """Return the ways, trained and decoded; nothing on a host that has done its part of what another leads."""
+    """Return the ways, trained and decoded; nothing on a host that has done its part of a grid led by another."""
     trials.check()
     if work.place is not None and not work.place.conducts:
 
@@ -232,7 +231,7 @@ def _one_clock(trials: Trials, wanted: WantedWays, work: _Work) -> list[OneClock
 
 
 def _trained_ways(trials: Trials, wanted: WantedWays, work: _Work) -> tuple[TrainedWay, ...]:
-    """Train whatever is left of all ways."""
+    """Train the rest of all ways."""
     rates = trials.rates
     work.announce(
         f"{trials.size} trainings in {trials.folder}, more where the best rate is at the edge; minibatch: "

@@ -20,8 +20,7 @@ from roundelay.core.errors import UserError
 from roundelay.core.parent import die_with_parent
 from roundelay.core.progress import Progress
 from roundelay.core.records import EVENTS, Results
-from roundelay.grids.cells import Cell, CellWork, Configuration, Work, stem
-from roundelay.grids.grid import Contenders, Tuning
+from roundelay.grids.grid import Cell, CellWork, Configuration, Contenders, Tuning, Work, stem
 from roundelay.grids.trials import RATE_OF_SCRIPTS, Trials, turn_of
 from roundelay.job import Interrupt
 from roundelay.reports.runs import load_run
@@ -66,23 +65,18 @@ class Script:
         return found
 
     def kept(self) -> dict[str, Any]:
-        """Return all that tells it from another script, in a plain mapping."""
+        """Return all that tells this script from another, in a plain mapping."""
         digest = hashlib.sha256(self.path.read_bytes()).hexdigest()
         return {"file": str(self.path.absolute()), "sha256": digest, "arguments": list(self.arguments)}
 
 
 @dataclass(frozen=True)
 class ScriptConfiguration(Configuration):
-    """Everything of a training of a script but its seed.
-
-    Attributes:
-        text: the strategy as it was written.
-        rate: the learning rate, as text; empty where it is still to be chosen.
-    """
+    """Everything of a training of a script but its seed."""
 
     script: Script
-    text: str
-    rate: str = ""
+    text: str  # the strategy as it was written
+    rate: str = ""  # the learning rate, as text; empty where it is still to be chosen
 
     def kept(self, seed: int) -> dict[str, Any]:
         """Return the content of recipe.yaml in the training's directory."""
@@ -103,14 +97,10 @@ class ScriptConfiguration(Configuration):
 
 @dataclass(frozen=True, kw_only=True)
 class ScriptTrials(Trials):
-    """Trainings of a script.
-
-    Attributes:
-        contenders: all that is wanted but rates.
-    """
+    """Trainings of a script."""
 
     script: Script
-    contenders: Contenders
+    contenders: Contenders  # all that is wanted but rates
 
     @classmethod
     def of(cls, script: Script, contenders: Contenders, rates: Sequence[float], folder: Path) -> "ScriptTrials":
@@ -172,7 +162,7 @@ class ScriptTrials(Trials):
 def run_script(
     what: ScriptConfiguration, seed: int, here: int, given: Mapping[str, str], said: Path, asked: Callable[[], bool]
 ) -> int | None:
-    """Run a script as so many learners `here`; its exit status, or None where it was `asked` to stop.
+    """Run a script as so many learners `here`; return its exit status, or None where it was `asked` to stop.
 
     Args:
         given: variables.
@@ -212,7 +202,7 @@ class ScriptWork(CellWork):
     """Work of a cell that trains a script.
 
     Args:
-        first: says to other hosts what is trained.
+        first: tells other hosts each training.
     """
 
     def __init__(
@@ -241,7 +231,7 @@ class ScriptWork(CellWork):
         return True
 
     def _run(self) -> int | None:
-        """Run the script as so many learners; its exit status, or None where it was stopped."""
+        """Run the script as so many learners; return its exit status, or None where it was stopped."""
         what, exp, report = self.configuration, self.cell.exp, {REPORT: str(self.cell.exp.absolute())}
         with turn_of(self._first, self.cell) as place:
             environment = environment_alone() if place is None else environment_at(place)

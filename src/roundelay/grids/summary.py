@@ -1,4 +1,4 @@
-"""Results of a grid: tables for the terminal, compare.json for machines, compare.html for everybody."""
+"""Results of a grid: tables for the terminal, compare.json for machines, compare.html for all readers."""
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
@@ -10,8 +10,7 @@ from markupsafe import Markup
 from roundelay.core.configure import plain
 from roundelay.core.errors import UserError
 from roundelay.core.files import write_json, write_text
-from roundelay.grids.cells import Configuration, shown
-from roundelay.grids.grid import Grid
+from roundelay.grids.grid import Configuration, Grid, shown
 from roundelay.grids.results import (
     CellOutcome,
     CellRecord,
@@ -47,7 +46,7 @@ TABLE_WIDTH = 200
 class Compared:
     """A grid after its trainings: text for a terminal, the rest in files."""
 
-    table: str  # and what was tuned before
+    table: str  # and that of the tuning before
     failed: tuple[str, ...]  # a sentence each
     files: str  # where the rest is
 
@@ -78,7 +77,9 @@ def summarise(grid: Grid, outcomes: Sequence[CellOutcome], target: float | None,
             *(["\n".join(edges)] if edges else []),
         ]
     return Compared(
-        "\n\n".join([*parts, f"{MEANS_NOTE}\nMinibatch: {grid.about_minibatch}."]), tuple(failed), _files(written)
+        "\n\n".join([*parts, f"{MEANS_NOTE}\nMinibatch: {grid.about_minibatch}."]),
+        tuple(failed),
+        f"written: {', '.join(map(str, written))}",
     )
 
 
@@ -92,10 +93,6 @@ def _load(outcomes: Sequence[CellOutcome]) -> tuple[list[Run], list[CellOutcome]
         except UserError as error:
             found.append(CellOutcome(outcome.cell, CellState.FAILED, trained=False, error=str(error)))
     return runs, found
-
-
-def _files(written: Sequence[object]) -> str:
-    return f"written: {', '.join(map(str, written))}"
 
 
 def _failed_trial(record: CellRecord, choice: Tuned) -> str:

@@ -6,38 +6,27 @@ from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass
 from pathlib import Path
 
-from roundelay.grids.cells import Cell, Configuration, Work
-from roundelay.grids.grid import Tuning
+from roundelay.grids.grid import Cell, Configuration, Tuning, Work
 from roundelay.runtime.hosts.control.turns import FirstHost
 from roundelay.runtime.launch.world import HostPlace
 
 RATE, RATE_OF_SCRIPTS = "schedule.learning_rate", "rate"
-"""Option of a recipe that is chosen, and what it is called of a script."""
+"""Option of a recipe that is chosen, and its name for a script."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class Trials(ABC):
-    """Trainings of one source whose seconds are of one kind.
+    """Trainings of one source whose seconds are of one kind."""
 
-    Attributes:
-        name: of the source.
-        data: what is trained on; a corpus of a recipe.
-        rates: that are tried first.
-        seeds: that judge.
-        about: the minibatch, in words.
-        virtual: the seconds are.
-        first: says to other hosts what is trained, where learners are on several; None: all are on this one.
-        decoded: the split whose word errors count; empty: nothing is decoded.
-    """
-
-    name: str
-    data: str
+    name: str  # of the source
+    data: str  # what is trained on; a corpus of a recipe
     folder: Path
-    rates: tuple[float, ...]
-    seeds: tuple[int, ...]
-    about: str
-    virtual: bool = False
-    decoded: str = ""
+    rates: tuple[float, ...]  # that are tried first
+    seeds: tuple[int, ...]  # that judge
+    about: str  # the minibatch, in words
+    virtual: bool = False  # the seconds are
+    decoded: str = ""  # the split whose word errors count; empty: nothing is decoded
+    # says to other hosts what is trained, where learners are on several; None: all are on this one.
     first: FirstHost | None = None
 
     @abstractmethod
@@ -69,7 +58,7 @@ class Trials(ABC):
         """Find out before the first training whether all that is needed is there.
 
         Raises:
-            UserError: it is not; names what is missing.
+            UserError: it is not; names the missing part.
         """
 
     @property

@@ -6,8 +6,8 @@ Importing this module also registers the name: `Trainer(strategy="roundelay")`. 
 callbacks only, and after it has looked the strategy up.)
 
 Each learner runs a Trainer on a device of its own, as under DDP: an epoch is one pass over the data, of which this
-learner trains its share, and `global_step` counts its own steps. Whatever Lightning does between steps it does on all
-learners alike, for each of these is a meeting: validation, within `session.consensus()`; checkpoints, which hold the
+learner trains its share, and `global_step` counts its own steps. All work of Lightning between steps is done on all
+learners alike, for each piece is a meeting: validation, within `session.consensus()`; checkpoints, which hold the
 common model; and decisions, by a vote. So all of them must come at the same places. Under a synchronous strategy
 learners take equally many steps; under an asynchronous one they do not, and an epoch's end is the one place in common.
 """
@@ -110,9 +110,8 @@ class RoundelayStrategy(SingleDeviceStrategy):
         resume = saves if saves is not None and saves.is_dir() else None
         if saves is not None and resume is None:
             log.warning(
-                "rank %d: %s is not there, so each learner begins with the model and the optimizer of the checkpoint.",
-                self.global_rank,
-                saves,
+                f"rank {self.global_rank}: {saves} is not there, so each learner begins with the model and the "
+                "optimizer of the checkpoint."
             )
         self.session = session = attach(self._common, self.optimizers, self._strategy, resume=resume, **self._options)
         self._written = set() if resume is None else {resume}
@@ -137,7 +136,7 @@ class RoundelayStrategy(SingleDeviceStrategy):
         trainer.fit_loop._combined_loader = None  # it may have been made before, to count batches: `_Planned`
 
     def _check(self, trainer: Trainer, session: Session) -> None:
-        """Refuse what cannot be done together."""
+        """Refuse settings that learners cannot train under together."""
         if session.came_back:
             raise UserError(
                 f"rank {session.rank}: a learner cannot come back to a run of Lightning's, for it does not know which "
@@ -221,7 +220,7 @@ class RoundelayStrategy(SingleDeviceStrategy):
         self._close()
 
     def on_exception(self, exception: BaseException) -> None:
-        """Leave at once, waiting for nobody."""
+        """Leave at once, without waiting."""
         if self.session is not None:
             self._holding = None
             self.session.abandon()
@@ -247,7 +246,7 @@ class RoundelayStrategy(SingleDeviceStrategy):
         self._leave()
 
     def reduce_boolean_decision(self, decision: bool, all: bool = True) -> bool:
-        """Return what all learners have decided, or any of them: to stop early, to keep a checkpoint."""
+        """Return the decision of all learners, or of any of them: to stop early, to keep a checkpoint."""
         if self.session is None or not self.session.open:
             return decision
         part, _ = self._heard(float(decision), None)
@@ -274,7 +273,7 @@ class RoundelayStrategy(SingleDeviceStrategy):
             self._hold()
 
     def _heard(self, vote: float, said: object) -> tuple[float, Any]:
-        """Return the mean of all votes, and what the first learner has said."""
+        """Return the mean of all votes, and the word of the first learner."""
         with self._outside() as session:
             self._common.say(vote, said)
             with session.consensus():
@@ -351,8 +350,8 @@ class RoundelayStrategy(SingleDeviceStrategy):
         return states | ({"cuda": torch.cuda.get_rng_state(device)} if device.type == "cuda" else {})
 
     def _restore_random(self) -> None:
-        """Restore random numbers before the first batch after a resume: what Lightning has drawn until then does not
-        count."""
+        """Restore random numbers before the first batch after a resume: those that Lightning has drawn until then do
+        not count."""
         states, self._random = self._random, {}
         if states:
             torch.set_rng_state(states["cpu"])
@@ -387,8 +386,8 @@ def _folder(checkpoint: Path, step: int | None = None) -> Path:
 
 @final
 class _Common(nn.Module):
-    """A module, and what learners tell each other: buffers, of which those of floating point are averaged in the model
-    that all have in common, and those of bytes are the first learner's."""
+    """A module, and values that learners tell each other: buffers, of which those of floating point are averaged in the
+    model that all have in common, and those of bytes are the first learner's."""
 
     vote: Tensor
     said: Tensor
@@ -504,7 +503,7 @@ class _ByAllSteps:
         self._first: int | None = None
 
     def step(self) -> None:
-        """Move it to where all learners are."""
+        """Move the schedule to the steps of all learners."""
         if self._first is None:
             self._first = self._schedule.last_epoch
         while self._schedule.last_epoch < self._first + self._clock() // self._frequency:

@@ -12,8 +12,8 @@ from roundelay.attached import Session
 
 @final
 class EpochOrder:
-    """The batches or items of a sampler, in an order that is a function of seed and epoch alone: whatever random
-    numbers it draws, all learners go through the same.
+    """The batches or items of a sampler, in an order that is a function of seed and epoch alone: all learners go
+    through the same, though the sampler draws random numbers.
 
     Args:
         evenly: so many learners get equally many batches: those of a last round that is not whole are cut anew, into
@@ -56,8 +56,8 @@ class EpochOrder:
 
 
 def shared_parts(session: Session, loader: DataLoader[Any], seed: int, evenly: int = 1) -> dict[str, Any]:
-    """Return attributes of the loader by which it gives this learner's share: of its batches, of what its sampler gives
-    where that is loaded as it is, or of a stream's examples. Its other random numbers come from a generator of its
+    """Return attributes of the loader by which it gives this learner's share: of its batches, of its sampler's items
+    where those are loaded as they are, or of a stream's examples. Its other random numbers come from a generator of its
     own. `evenly`: as for `EpochOrder`."""
     generator, dataset = torch.Generator().manual_seed(seed), loader.dataset
     if isinstance(dataset, IterableDataset):

@@ -2,7 +2,7 @@
 
     trainer = Trainer(model, arguments, train_dataset=data, callbacks=[RoundelayCallback("adpsgd")])
 
-Trainer believes that it is alone, and so its arguments mean what they mean in one process: epochs, `max_steps`, warm-up
+Trainer believes that it is alone, and so its arguments mean the same as in one process: epochs, `max_steps`, warm-up
 and the steps between evaluations are those of all learners together. The callback shares the batches out, moves the
 schedule by the steps of all, and has evaluations and checkpoints done at the same of these steps, inside
 `session.consensus()`.
@@ -52,7 +52,8 @@ class RoundelayCallback(TrainerCallback):
         self._rules = DefaultFlowCallback()
 
     def on_init_end(self, args: TrainingArguments, state: TrainerState, *_: Any, **__: Any) -> None:
-        """Let the first learner alone write, print and draw bars.
+        """Let the first learner alone write, print and draw bars: by the arguments' own copy of what accelerate knows
+        of its processes. By accelerate's, one process, trainers cut their part out of what they gather (trl's GRPO).
 
         Raises:
             UserError: Trainer has joined a process group of torch.distributed.
@@ -64,9 +65,10 @@ class RoundelayCallback(TrainerCallback):
                 f"script by `roundelay launch -n {learners()} script.py` (without --torchrun-names), not by torchrun "
                 "or accelerate launch."
             )
-        process.process_index, process.local_process_index = rank(), local_rank()
+        args.distributed_state = own = object.__new__(type(process))
+        vars(own).update(vars(process), process_index=rank(), local_process_index=local_rank())
         state.is_world_process_zero, state.is_local_process_zero = rank() == 0, local_rank() == 0
-        args.ignore_data_skip = True  # the session knows what has been trained
+        args.ignore_data_skip = True  # the session knows the batches trained
 
     # The training -----------------------------------------------------------------------------------------------------
 
@@ -149,7 +151,7 @@ class RoundelayCallback(TrainerCallback):
                 break
         control.should_log = logs
         self._reached = clock >= self._total and self._total % self._in_epoch_steps > 0
-        if state.global_step >= state.max_steps or self._reached:  # else somebody else may have asked for the end
+        if state.global_step >= state.max_steps or self._reached:  # else another callback may have asked for the end
             control.should_training_stop = self._reached
 
     def on_epoch_end(
@@ -162,7 +164,7 @@ class RoundelayCallback(TrainerCallback):
         lr_scheduler: Any,
         **_: Any,
     ) -> None:
-        """Take the step of what is accumulated, and do the pauses that are left of the epoch."""
+        """Take the step of the accumulated gradients, and do the pauses that are left of the epoch."""
         self._leave(state)
         session, end = self._open(), min((self._epoch + 1) * self._in_epoch_steps, self._total)
         if self._substeps:
@@ -237,7 +239,7 @@ class RoundelayCallback(TrainerCallback):
         self._open().save(self._saves, {"step": step, "in_epoch": in_epoch})
 
     def _due(self, args: TrainingArguments, state: TrainerState, step: int) -> TrainerControl:
-        """Return what Trainer's own rules say about a step of all learners."""
+        """Return the word of Trainer's own rules on a step of all learners."""
         there, due = copy.copy(state), TrainerControl()
         there.global_step, there.max_steps, there.epoch = step, self._total, step / self._in_epoch_steps
         self._rules.on_step_end(args, there, due)
@@ -297,7 +299,7 @@ def _steps_in_epoch(loader: Any, args: TrainingArguments, total: int) -> int:
 
 
 def _check(args: TrainingArguments, state: TrainerState) -> None:
-    """Refuse what cannot be done together.
+    """Refuse settings that learners cannot train under together.
 
     Raises:
         UserError: names the argument, or the folder.

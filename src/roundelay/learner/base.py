@@ -1,10 +1,11 @@
-"""Learners and tasks: the seam between a strategy and whatever is being trained.
+"""Learners and tasks: the seam between a strategy and the task it trains.
 
 Legend: P parameters, B gradients computed together.
 """
 
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Sequence
+from dataclasses import dataclass
 
 import torch
 from torch import Tensor
@@ -23,8 +24,8 @@ class Stopped(Exception):
 class Learner(ABC):
     """Gradients of one objective. One object lives in each process; it keeps no state between calls that could matter.
 
-    `gradient` must be a pure function of the point, the minibatch and the plan: whatever is random in it (dropout)
-    draws from a stream named by the minibatch.
+    `gradient` must be a pure function of the point, the minibatch and the plan: its random numbers (dropout) come from
+    a stream named by the minibatch.
     """
 
     parameters: int
@@ -46,11 +47,12 @@ class Learner(ABC):
     device: torch.device | None = None
     """The device it computes on, if points and gradients may be there too; None: where the runtime has them."""
     stop: Callable[[], bool] | None = None
-    """If whoever evaluates sets it: asked while `evaluate` is at work, which ends with `Stopped` where it says so."""
+    """A function that the caller of `evaluate` may set: asked during the work, which ends with `Stopped` where it
+    returns True."""
 
     @property
     def wording(self) -> dict[str, str]:
-        """Fields of records that say what is counted and measured."""
+        """Fields of records that name the units counted and measured."""
         return {"examples": self.unit, "measured": self.measured, "right": self.right}
 
     @abstractmethod
@@ -124,3 +126,29 @@ class Task(ABC):
     @abstractmethod
     def build(self) -> Learner:
         """Construct the learner: open files, make the module."""
+
+
+class TimingLearner(Learner):
+    """Counts frames. Rows are empty, so every equation of every strategy is done at once."""
+
+    def __init__(self, examples: int) -> None:
+        self.parameters, self.examples = 0, examples
+
+    def initial(self) -> Tensor:
+        return torch.empty(0)
+
+    def gradient(self, x: Tensor, batch: Minibatch, plan: EpochPlan, out: Tensor, **_: object) -> Statistics:
+        return Statistics(batch.frames)
+
+    def evaluate(self, x: Tensor, split: str) -> Statistics:
+        return Statistics(1)
+
+
+@dataclass(frozen=True)
+class TimingOnly(Task):
+    """A task of so many examples and without parameters."""
+
+    examples: int = 10_000
+
+    def build(self) -> Learner:
+        return TimingLearner(self.examples)

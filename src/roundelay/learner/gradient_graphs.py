@@ -68,7 +68,7 @@ class RecordedGradient:
 
 
 class Listening(TorchDispatchMode):  # type: ignore[no-untyped-call]
-    """Operations that a module does, of which no graph can be recorded: the processor waits for what they find."""
+    """Operations that a module does, of which no graph can be recorded: the processor waits for their result."""
 
     asks = ""
     """One of them, by its name."""
@@ -96,12 +96,12 @@ class GradientGraphs:
 
     @property
     def number(self) -> int:
-        """So many are recorded."""
+        """Number of recorded graphs."""
         return len(self._recorded)
 
     @contextmanager
     def on_side(self) -> Iterator[None]:
-        """Work on the stream that graphs are recorded on, between what was asked of the current one before and what is
+        """Work on the stream that graphs are recorded on, between the work asked of the current one before and that
         asked of it afterwards.
 
         Hooks of parameters are to be made there too: autograd adds up a gradient on the stream where its hook was made,

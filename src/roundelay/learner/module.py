@@ -46,7 +46,7 @@ class Examples(Protocol):
 
 @runtime_checkable
 class Ordered(Protocol):
-    """Examples in an order of their own."""
+    """Examples that say themselves in which order an epoch has them."""
 
     @property
     def sequences(self) -> int | None:
@@ -61,13 +61,13 @@ class Ordered(Protocol):
 class ModuleLearner(Learner):
     """Gradients of an objective, by backward, straight into a flat vector.
 
-    Dropout and whatever else is random draws from torch's generator, seeded by the name of the minibatch: the gradient
-    is a pure function of the point and the minibatch, in whatever process and order it is computed.
+    Dropout and all else that is random draws from torch's generator, seeded by the name of the minibatch: the gradient
+    is a pure function of the point and the minibatch, in any process and any order.
 
     Args:
-        module: maps inputs to what the objective wants, (B, ...); its initial parameters are the starting point. It
-            must not keep state between calls: buffers that change in training (batch normalisation statistics) are
-            refused.
+        module: maps inputs to the outputs that the objective wants, (B, ...); its initial parameters are the starting
+            point. It must not keep state between calls: buffers that change in training (batch normalisation
+            statistics) are refused.
         examples: the data.
         autocast: run forward and backward under bfloat16 autocast.
         clip: a gradient whose Euclidean norm is above this is scaled down to it. Each learner scales that of its own
@@ -75,7 +75,7 @@ class ModuleLearner(Learner):
         device: where to compute. Points and gradients are copied there and back, unless the runtime has them there
             (`resident`); None, the processor they are on, copies nothing.
         compiled: compile the module's forward and backward (torch.compile), for shapes that vary.
-        objective: the loss, and what is counted.
+        objective: the loss, and the counts beside it.
     """
 
     def __init__(
@@ -113,7 +113,7 @@ class ModuleLearner(Learner):
         self._flat_order = list(module.parameters())
         self._starts = [0, *accumulate(p.numel() for p in self._flat_order)]
         self._tail = 0  # so many of the first of them are not there yet, or lie before one that is not
-        self._on_ready: OnReady | None = None  # to be told of what is there
+        self._on_ready: OnReady | None = None  # to be told of the parts that are there
         self._graphs: GradientGraphs | None = None
         alike = isinstance(objective, Classification) and same_operations(module)
         if device is not None and device.type == "cuda" and alike and not compiled:
@@ -160,11 +160,11 @@ class ModuleLearner(Learner):
         if found is not out:
             out.copy_(found)
         self._look_ahead(batch, plan)
-        # Last: a device is told all before anybody waits for what it finds.
+        # Last: a device is given all its work before the host waits for a result.
         return statistics()
 
     def _backward(self, inputs: Inputs, targets: Tensor) -> Callable[[], Statistics]:
-        """Forward and backward, into the places of the gradient; the reply reads the statistics."""
+        """Compute forward and backward, into the places of the gradient; the returned function reads the statistics."""
         objective, graphs = self._objective, self._graphs
         if graphs is None:
             evidence, targets = self._backward_once(inputs, targets)
@@ -199,8 +199,8 @@ class ModuleLearner(Learner):
         return tuple(self._there(some) for some in inputs), self._there(targets)
 
     def _look_ahead(self, batch: Minibatch, plan: EpochPlan) -> None:
-        """Get what this learner is given next if learners go on taking turns, while the device is busy with `batch`; a
-        synchronous learner certainly is given it."""
+        """Get the minibatch that this learner is given next if learners go on taking turns, while the device is busy
+        with `batch`; a synchronous learner certainly is given it."""
         following = batch.index + plan.learners
         if self.device is not None and plan.learners <= following < plan.pieces:
             expected = plan.piece(following)
@@ -211,7 +211,7 @@ class ModuleLearner(Learner):
         if self._clip is None:
             return
         norm = torch.linalg.vector_norm(gradient)
-        if gradient.device.type != "cpu":  # without a wait for what it is
+        if gradient.device.type != "cpu":  # without a wait for its value
             gradient.mul_((self._clip / norm).clamp(max=1.0))
         elif norm > self._clip:
             gradient.mul_(self._clip / float(norm))
@@ -238,8 +238,9 @@ class ModuleLearner(Learner):
             on_ready(self._starts[self._tail])
 
     def gradients(self, x: Tensor, batches: Sequence[Minibatch], plan: EpochPlan, out: Tensor) -> list[Statistics]:
-        """Compute many at once by vmap, for each size of minibatch; one by one where the module has something random in
-        it, whose numbers are drawn by the name of a minibatch, or where minibatches of one size differ in shape."""
+        """Compute many gradients at once by vmap, for each size of minibatch. They are computed one by one where the
+        module draws random numbers, for these depend on the minibatch's name, or where minibatches of one size differ
+        in shape."""
         found: list[Statistics] = [Statistics()] * len(batches)
         sizes: dict[int, list[int]] = {}
         for row, batch in enumerate(batches):
@@ -326,7 +327,7 @@ class ModuleLearner(Learner):
         return *self._objective.loss(module, inputs, targets), targets
 
     def _there(self, some: Tensor) -> Tensor:
-        """Return it on the device; on a GPU by and by, while the processor goes on."""
+        """Return the tensor on the device; on a GPU by and by, while the processor goes on."""
         if self.device is not None and self.device.type == "cuda" and some.device.type == "cpu":
             some = some.pin_memory()
         return some.to(self.device, non_blocking=True)

@@ -12,12 +12,12 @@ from roundelay.core.records import CurvePoint, Decoded, Evaluation, Record, Segm
 @final
 @dataclass(frozen=True)
 class LoggedRun:
-    """A run that records are told of.
+    """A run, as loggers are told of it.
 
     Attributes:
         exp: its directory; a logger may keep files of its own in it.
         recipe: every option, by section.
-        frames: where it goes on: what was said of later frames will be said again. None: it begins.
+        frames: where it goes on: records of later frames will come again. None: it begins.
     """
 
     exp: Path
@@ -27,7 +27,7 @@ class LoggedRun:
 
 class Logger(Protocol):
     """A logger is told of a run, then of every record when it is written, and of the end. An error of a logger ends no
-    run: it is said, and the logger is told no more."""
+    run: it is reported, and the logger is told no more."""
 
     @abstractmethod
     def begin(self, run: LoggedRun) -> None:

@@ -5,8 +5,7 @@ from pathlib import Path
 from typing import Any, final
 
 from roundelay.core.extras import load
-from roundelay.core.files import write_json
-from roundelay.core.parsing import parse_json
+from roundelay.core.files import parse_json, write_json
 from roundelay.core.records import Finished, Record
 from roundelay.loggers.base import LoggedRun, Logger, Scalars, flat
 

@@ -25,7 +25,7 @@ class TensorBoard(Logger):
     def begin(self, run: LoggedRun) -> None:
         self.close()
         self._scalars = Scalars(run.frames or 0)
-        resumed = 0 if run.frames is None else run.frames + 1  # what was said of later frames is said again
+        resumed = 0 if run.frames is None else run.frames + 1  # records of later frames come again
         self._writer = _writer(run, purge_step=resumed) if has("tensorboard") else None
         if self._writer is None:
             self._tell("no curves for TensorBoard, which is not installed: pip install 'roundelay[tensorboard]'")

@@ -1,1 +1,1 @@
-"""Options of strategies and of whatever a package describes, known without loading torch."""
+"""Options of strategies and of all else that a package describes, known without loading torch."""

@@ -1,5 +1,5 @@
-"""Writes `options/known.json`: the options of strategies, from the dataclasses that they are. Of a field its type says
-the values and bounds, and the docstring beneath it, or beneath it in a base, what it is.
+"""Writes `options/known.json`: the options of strategies, from the dataclasses that they are. A field's type gives the
+values and bounds, and the docstring beneath it, or beneath it in a base, its meaning.
 
 python -m roundelay.options.describe
 """
@@ -16,14 +16,15 @@ from collections.abc import Mapping, Sequence
 from functools import cache
 from itertools import pairwise
 from pathlib import Path
-from typing import Any, Literal, Union, get_args, get_origin, get_type_hints
+from typing import Annotated, Any, Literal, Union, get_args, get_origin, get_type_hints
 
 from roundelay.algorithms.codecs import CODECS
 from roundelay.core.bounds import bounds_of
 from roundelay.core.codec import Codec
-from roundelay.core.configure import hints_of, in_order, plain
+from roundelay.core.configure import about_of, hints_of, in_order, plain
 from roundelay.core.files import write_text
 from roundelay.core.flat import CHUNK
+from roundelay.core.plugins import OrPlugins
 from roundelay.runtime.sim.cluster import VirtualCluster
 from roundelay.strategies import STRATEGIES
 from roundelay.strategies.dpsgd import TOPOLOGIES
@@ -38,16 +39,23 @@ _ELSEWHERE = (VirtualCluster,)  # a file of its own, or a whole section: docs/si
 def describe() -> dict[str, Any]:
     """Return the content of `options/known.json`, from the dataclasses."""
     sections: dict[str, Any] = {}
-    strategies = {}
-    for name, cls in STRATEGIES.items():
+    strategies: dict[str, Any] = {}
+    for name, cls in STRATEGIES.own.items():
         describe_fields(cls, sections)
         strategies[name] = {"section": section_of(cls), "about": about_of(cls)}
-    codecs = {name: {"about": about_of(type(codec)), **_sizes(codec)} for name, codec in CODECS.items()}
+    codecs = {name: describe_codec(codec) for name, codec in CODECS.own.items()}
     return {"sections": sections, "strategies": strategies, "codecs": codecs, "topologies": dict(TOPOLOGIES)}
 
 
+def describe_codec(codec: Codec) -> dict[str, str]:
+    """Return a sentence on a codec, the bits of an element in a large vector, and the largest error of one."""
+    of = "itself" if codec.block == 1 else f"the largest of its block of {codec.block:,}"
+    error = f"1/{1 / codec.error:g} of {of}" if codec.error else "none"
+    return {"about": about_of(type(codec)), "bits": f"{8 * codec.bytes_of(CHUNK) / CHUNK:.3g}", "error": error}
+
+
 def write_known(file: Path, known: dict[str, Any]) -> None:
-    """Write what is known as JSON, an option a line."""
+    """Write `known` as JSON, an option a line."""
     write_text(file, _laid_out(known) + "\n")
 
 
@@ -72,18 +80,6 @@ def names(union: Any) -> dict[str, Any]:
     return found
 
 
-def _sizes(codec: Codec) -> dict[str, str]:
-    """Return the bits of an element in a large vector, and the largest error of one."""
-    of = "itself" if codec.block == 1 else f"the largest of its block of {codec.block:,}"
-    error = f"1/{1 / codec.error:g} of {of}" if codec.error else "none"
-    return {"bits": f"{8 * codec.bytes_of(CHUNK) / CHUNK:.3g}", "error": error}
-
-
-def about_of(cls: type) -> str:
-    """Return the first paragraph of the docstring of a dataclass, on one line."""
-    return " ".join((cls.__doc__ or "").split("\n\n")[0].split())
-
-
 def section_of(cls: type) -> str:
     """Return the name of the section that a dataclass is."""
     return f"{cls.__module__}.{cls.__qualname__}"
@@ -101,7 +97,7 @@ def describe_fields(cls: type, sections: dict[str, Any]) -> None:
 
 
 def words_of(cls: type, name: str) -> str:
-    """Return what a field is, as a part of a sentence; "" of a field that says nothing, as sections do."""
+    """Return the meaning of a field, as a part of a sentence; "" of a field without words, as sections are."""
     texts = (
         _beneath(base).get(name) for base in cls.__mro__ if dataclasses.is_dataclass(base) or issubclass(base, ABC)
     )
@@ -140,6 +136,8 @@ def _kind(hint: Any, sections: dict[str, Any]) -> Any:  # noqa: PLR0911 one retu
     if dataclasses.is_dataclass(hint):
         describe_fields(hint, sections)  # type: ignore[arg-type]
         return {"section": section_of(hint)}  # type: ignore[arg-type]
+    if origin is Annotated and isinstance(arguments[1], OrPlugins):
+        return {**_kind(arguments[0], sections), "more": arguments[1].kind}
     if bounds := bounds_of(hint):
         given = {name: value for name, value in dataclasses.asdict(bounds).items() if value not in (None, math.inf)}
         return {"number": _SCALARS[arguments[0]], **given}

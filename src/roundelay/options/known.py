@@ -1,8 +1,8 @@
 """Options and their types, known without loading torch or any model.
 
 `known.json` is taken from the dataclasses that the options are (`python -m roundelay.options.describe` writes that of
-strategies, and a test holds it to them): types, bounds, defaults, and what each option is. So a wrong name is found in
-the time it takes to read a small file, before seconds are spent on loading torch.
+strategies, and a test holds it to them): types, bounds, defaults, and the meaning of each option. So a wrong name is
+found in the time it takes to read a small file, before seconds are spent on loading torch.
 """
 
 import dataclasses
@@ -10,14 +10,16 @@ import json
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, make_dataclass
 from functools import cached_property
-from importlib import resources
+from importlib import import_module, resources
+from importlib.metadata import EntryPoint
 from pathlib import Path
 from typing import Annotated, Any, Literal, Union, final
 
 import yaml
 
 from roundelay.core.bounds import Bounds
-from roundelay.core.configure import build
+from roundelay.core.configure import about_of, build
+from roundelay.core.plugins import OrPlugins, WithPlugins, find_plugins, load_plugin
 from roundelay.core.strategy_text import check_choice, parse_strategy
 
 _SCALARS: dict[str, Any] = {
@@ -55,7 +57,7 @@ _NAMES = {
 
 @dataclass(frozen=True)
 class Option:
-    """One option: its dotted key, the values it takes in words, and what it is."""
+    """One option: its dotted key, the values it takes in words, and its meaning."""
 
     key: str
     values: str
@@ -65,18 +67,24 @@ class Option:
 
 @final
 class KnownOptions:
-    """Options as a folder of a package has them.
+    """Options as they are described.
+
+    Args:
+        source: package whose folder `options` has a file `known.json` of them, or their description.
 
     Attributes:
-        known: content of the folder's `known.json`; its `sections` are fields and types by the name of a dataclass.
+        known: the description; its `sections` are fields and types by the name of a dataclass.
     """
 
-    def __init__(self, package: str) -> None:
-        self._folder = Path(str(resources.files(package) / "options"))
+    def __init__(self, source: str | dict[str, Any]) -> None:
+        self._source = source
 
     @cached_property
     def known(self) -> dict[str, Any]:
-        return json.loads((self._folder / "known.json").read_text(encoding="utf-8"))  # type: ignore[no-any-return]
+        if isinstance(self._source, dict):
+            return self._source
+        file = resources.files(self._source) / "options" / "known.json"
+        return json.loads(file.read_text(encoding="utf-8"))  # type: ignore[no-any-return]
 
     def fields(self, section: str) -> dict[str, Any]:
         """Return fields of a section by name."""
@@ -129,11 +137,22 @@ class KnownOptions:
             choices = field["type"].get("one of") if isinstance(field["type"], dict) else None
             if value is None or choices is None or value in choices:
                 return section
+        name = given.get("name") if isinstance(given, Mapping) else given
+        if several and (found := find_plugins(kind.get("more", "")).get(str(name))):
+            return self.of_plugin(found)["section"]
         return several[0] if several else None
+
+    def of_plugin(self, found: EntryPoint) -> dict[str, str]:
+        """Describe the class that another package brings, for which torch is loaded; return its section, and a sentence
+        on it."""
+        describing, cls = import_module("roundelay.options.describe"), load_plugin(found)  # by name: it loads torch
+        describing.describe_fields(cls, self.known["sections"])
+        vars(self).pop("sections", None)
+        return {"section": describing.section_of(cls), "about": about_of(cls)}
 
     @cached_property
     def sections(self) -> dict[str, type]:
-        """A dataclass for each section, with the fields and types of the one that it describes, and no more."""
+        """A dataclass for each section, with only the fields and types of the class that it describes."""
         made: dict[str, type] = {}
 
         def make(section: str) -> type:
@@ -149,6 +168,8 @@ class KnownOptions:
             if isinstance(kind, str):
                 return _SCALARS[kind]
             match kind:
+                case {"more": more, **own}:
+                    return Annotated[hint(own), OrPlugins(more)]
                 case {"one of": choices}:
                     return Literal[tuple(choices)]
                 case {"number": number}:
@@ -179,29 +200,43 @@ def check_strategy(text: str, options: Mapping[str, Any] | None = None) -> None:
     """
     name, written = parse_strategy(text)
     given = {**(options or {}), **written}
-    check_choice(name, given, strategies())
-    build(STRATEGIES.sections[STRATEGIES.known["strategies"][name]["section"]], given, name)
+    check_choice(name, given, strategies(), lambda: strategies()[name])
+    section = strategy_entry(name)["section"]
+    build(STRATEGIES.sections[section], given, name)
 
 
-def strategies() -> dict[str, list[str]]:
-    """Return names of options by strategy."""
-    return {name: [*STRATEGIES.fields(entry["section"])] for name, entry in STRATEGIES.known["strategies"].items()}
+def strategies() -> Mapping[str, list[str]]:
+    """Return names of options by strategy; of another package's, which is loaded for it, when it is looked up."""
+    own = {name: [*STRATEGIES.fields(entry["section"])] for name, entry in STRATEGIES.known["strategies"].items()}
+    return WithPlugins("strategies", own, lambda found: [option.key for option in strategy_options(found.name)])
 
 
 def about_strategy(name: str) -> str:
     """Return a strategy in one sentence."""
-    return str(STRATEGIES.known["strategies"][name]["about"])
+    return str(strategy_entry(name)["about"])
 
 
 def strategy_options(name: str) -> list[Option]:
     """Return the options of a strategy, with their plain names as keys."""
-    return [*STRATEGIES.options(STRATEGIES.known["strategies"][name]["section"], {}, "")]
+    return [*STRATEGIES.options(strategy_entry(name)["section"], {}, "")]
+
+
+def strategy_entry(name: str) -> dict[str, Any]:
+    """Return the section of a strategy, and a sentence on it."""
+    own: Mapping[str, dict[str, Any]] = STRATEGIES.known["strategies"]
+    return WithPlugins("strategies", own, STRATEGIES.of_plugin)[name]
 
 
 def codecs() -> dict[str, tuple[str, str, str]]:
     """Return, by name, all forms in which vectors travel: a sentence, bits of an element, and the largest error of
     one."""
-    return {name: (entry["about"], entry["bits"], entry["error"]) for name, entry in STRATEGIES.known["codecs"].items()}
+
+    def told(found: EntryPoint) -> dict[str, str]:
+        entry: dict[str, str] = import_module("roundelay.options.describe").describe_codec(load_plugin(found)())
+        return entry
+
+    entries = WithPlugins("codecs", STRATEGIES.known["codecs"], told)
+    return {name: (entry["about"], entry["bits"], entry["error"]) for name, entry in entries.items()}
 
 
 def topologies() -> list[tuple[str, str, list[str]]]:

@@ -1,4 +1,4 @@
-"""The charts: data in, one SVG out. Each draws whatever it is given: no points, one, not finite, or huge.
+"""The charts: data in, one SVG out. Each draws any data: no points, one, not finite, or huge.
 
 Here are the axes and sizes; `charts.svg` has the marks. Series are told apart by colour and by mark (`index`);
 everything with a hover text also has it as its accessible title.
@@ -13,9 +13,82 @@ from typing import final
 
 from markupsafe import Markup
 
-from roundelay.reports.axes import Axis, axis
-from roundelay.reports.markup import CHARACTER, draw
+from roundelay.reports.markup import CHARACTER, draw, render
 from roundelay.reports.numbers import short
+
+
+@dataclass(frozen=True)
+class Axis:
+    """Values from `low` to `high`, linear or logarithmic, placed on the pixels from `start` to `end`."""
+
+    low: float
+    high: float
+    start: float
+    end: float
+    ticks: tuple[float, ...]
+    log: bool = False
+    label: Callable[[float], str] = short
+
+    def place(self, value: float) -> float:
+        """Return the pixel of a value; one outside is placed outside, but never so far that a browser would mind."""
+        low, high, value = self.low, self.high, _tame(value)
+        if self.log:
+            low, high, value = math.log10(low), math.log10(high), math.log10(max(value, low / 1e9))
+        share = min(5.0, max(-4.0, (value - low) / (high - low)))
+        return self.start + share * (self.end - self.start)
+
+    @property
+    def margin(self) -> float:
+        """Room for the labels of a vertical axis, in pixels."""
+        return max((len(self.label(tick)) for tick in self.ticks), default=1) * CHARACTER + 12
+
+
+def _tame(value: float) -> float:
+    """Bring a value within the range that arithmetic on axes can bear: differences neither overflow nor vanish."""
+    return 0.0 if abs(value) < 1e-100 else max(-1e100, min(1e100, value))
+
+
+def axis(values: Sequence[float], start: float, end: float, *, from_zero: bool = False, about: int = 5) -> Axis:
+    """Return an axis that shows all (finite) values, ending on round numbers.
+
+    Logarithmic when positive values span more than a factor of 30 and the axis need not begin at zero.
+    """
+    low, high = _tame(min(values, default=0.0)), _tame(max(values, default=1.0))
+    if from_zero:
+        low, high = min(low, 0.0), max(high, 0.0)
+    elif low > 0 and high / low > 30:
+        return _log_axis(low, high, start, end)
+    if high - low <= 1e-9 * max(abs(low), abs(high)):
+        room = abs(high) / 2 or 0.5
+        low, high = (min(0.0, low), high + room) if from_zero else (low - room, high + room)
+    step = _round_step((high - low) / about)
+    first, last = math.floor(low / step + 1e-9), math.ceil(high / step - 1e-9)
+    ticks = tuple(step * n for n in range(first, last + 1))
+    return Axis(ticks[0], ticks[-1], start, end, ticks, label=lambda value: _tick(value, step))
+
+
+def _round_step(step: float) -> float:
+    """Return the smallest of 1, 2, 2.5, 5, 10 x a power of ten that is at least `step`."""
+    power = 10.0 ** math.floor(math.log10(step))
+    return next(m * power for m in (1.0, 2.0, 2.5, 5.0, 10.0, 20.0) if m * power >= step * 0.999)
+
+
+def _tick(value: float, step: float) -> str:
+    """Return all ticks of an axis with the same digits after the point: 1.0, 1.5, 2.0."""
+    if max(abs(value), step) >= 10_000 or step < 1e-4:
+        return short(value)
+    digits = max(0, -math.floor(math.log10(step)) + (1 if f"{step:.1e}".startswith("2.5") else 0))
+    return f"{value:.{digits}f}"
+
+
+def _log_axis(low: float, high: float, start: float, end: float) -> Axis:
+    first, last = math.floor(math.log10(low)), math.ceil(math.log10(high))
+    stride = -(-(last - first) // 6)
+    marks = (1, 2, 5) if last - first <= 2 else (1,)
+    ticks = [m * 10.0**n for n in range(first, last + 1, stride) for m in marks]
+    inside = tuple(t for t in ticks if low / 3 <= t <= high * 3)
+    return Axis(min(low, inside[0]), max(high, inside[-1]), start, end, inside, log=True)
+
 
 DARKEST = 0.32
 """Added to a cell's opacity at most: the ink of its count keeps a contrast of 4.5 with every colour, dark or light."""
@@ -55,12 +128,12 @@ class DotRow:
     dots: tuple[tuple[float, str], ...]
     middle: float | None = None
     interval: tuple[float, float] | None = None
-    counts: str = ""  # what it rests on, left of the note where there is room
+    counts: str = ""  # the counts it rests on, left of the note where there is room
 
 
 @dataclass(frozen=True)
 class ColumnBar:
-    """One column: what stands below it, how high it is, what it means."""
+    """One column: the text below it, its height, its meaning."""
 
     name: str
     value: float
@@ -71,21 +144,15 @@ class ColumnBar:
 @final
 @dataclass(frozen=True)
 class ChartAxes:
-    """Both axes of a chart of lines.
+    """Both axes of a chart of lines."""
 
-    Attributes:
-        x, y: their titles.
-        ceiling: largest value that is drawn.
-        from_zero: does the y axis begin at zero?
-        x_ticks: the only values that the x axis names; none: round ones.
-        reference: ends of a straight line to hold others against, (x, y) each; none without it.
-    """
-
+    # x, y: their titles.
     x: str
     y: str
-    ceiling: float = math.inf
-    from_zero: bool = False
-    x_ticks: Sequence[float] = ()
+    ceiling: float = math.inf  # largest value that is drawn
+    from_zero: bool = False  # does the y axis begin at zero?
+    x_ticks: Sequence[float] = ()  # the only values that the x axis names; none: round ones
+    # ends of a straight line to hold others against, (x, y) each; none without it.
     reference: Sequence[tuple[float, float]] = ()
 
 
@@ -95,9 +162,9 @@ def empty_chart(width: float, message: str = "nothing measured yet") -> Markup:
 
 
 def line_chart(lines: Sequence[Line], width: float, label: str, axes: ChartAxes) -> Markup:
-    """Return lines over an x axis from zero; the y axis covers what is there and not above its ceiling.
+    """Return lines over an x axis from zero; the y axis covers the points up to its ceiling.
 
-    A point that is not finite breaks its line; what lies above the ceiling is cut off there.
+    A point that is not finite breaks its line; a line above the ceiling is cut off there.
     """
     points = [p for line in lines for p in line.points if _finite(p.x, p.y)]
     if not points:
@@ -211,7 +278,8 @@ def figure(
     families: Families = (),
     widths: tuple[float, float] = (WIDE, NARROW),
 ) -> Markup:
-    """Return what `draws` makes of a width, under its title, with a line that says how to read it, and a legend."""
+    """Return the chart that `draws` makes for a width, under its title, with a line that says how to read it, and a
+    legend."""
     charts = [draws(width) for width in widths] if draws else ()
     return draw("figure", title, note, body, families, charts, template="parts.html")
 
@@ -230,3 +298,26 @@ def table(
 ) -> Markup:
     """Return a table whose columns sort it; those named by `words` are words, the others numbers."""
     return draw("table", caption, titles, rows, meanings, words, template="parts.html")
+
+
+_Z = 1.96  # standard deviations of a 95 % interval
+
+
+def reliability_picture(bins: Sequence[tuple[float, int, int]], label: str) -> str:
+    """Return an SVG file: the share of right words over confidence, with 95 % intervals (Wilson), beside the diagonal
+    on which true confidences lie.
+
+    Args:
+        bins: mean confidence, right words and words of each.
+        label: its text for a screen reader.
+    """
+    found = [(confidence, right, words, *_wilson(right, words)) for confidence, right, words in bins]
+    return str(render("reliability.svg", bins=found, label=label)) + "\n"
+
+
+def _wilson(right: int, words: int) -> tuple[float, float]:
+    """Return the 95 % interval of a share (Wilson 1927, equation 6)."""
+    share, z2 = right / words, _Z**2 / words
+    middle = (share + z2 / 2) / (1 + z2)
+    half = _Z * math.sqrt(share * (1 - share) / words + z2 / (4 * words)) / (1 + z2)
+    return max(0.0, middle - half), min(1.0, middle + half)

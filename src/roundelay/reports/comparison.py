@@ -1,12 +1,16 @@
-"""Runs set against each other: means and spread, speedup, time to a loss, what a straggler costs.
+"""Runs set against each other: means and spread, speedup, time to a loss, the cost of a straggler.
 
 Everything is paired by seed: a run is compared with the one-learner run of its own seed, and with its own seed's run
 without stragglers. A figure that needs a partner which is not there is no figure.
 Settings that all runs of a page share are said once, and left out of the names of their series.
+
+The use of training together is the ratio of seconds of one alone to those of several, to the held-out loss that one
+alone ends with, or its word error rate. Neither side's settings need be the other's: each
+may have its own learning rate and minibatch, and of several configurations of one learner the best counts.
 """
 
 import math
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from statistics import fmean, stdev
 
@@ -66,7 +70,7 @@ class Figures:
 
 @dataclass(frozen=True)
 class Comparison:
-    """All of it, for tables, charts and files."""
+    """Several runs and what was computed of them, for tables, charts and files."""
 
     series: tuple[Series, ...]
     target: float | None  # held-out loss, nats per frame
@@ -235,7 +239,7 @@ def _finite_losses(run: Run) -> list[float]:
 
 @dataclass(frozen=True)
 class Shared:
-    """Words for what runs share, empty for what they do not."""
+    """Words for the settings that runs share, empty for those they do not."""
 
     learners: str = ""
     stragglers: str = ""
@@ -243,13 +247,13 @@ class Shared:
 
     @property
     def sentence(self) -> str:
-        """All of it; empty where nothing is shared."""
+        """One sentence of all shared settings; empty where there are none."""
         parts = [part for part in (self.learners, self.stragglers, self.seeds) if part]
         return f"All runs: {', '.join(parts)}." if parts else ""
 
 
 def shared(series: Sequence[Series]) -> Shared:
-    """Find what these series have in common; nothing of a single run, which is told by its own name."""
+    """Find the settings these series have in common; none of a single run, which is told by its own name."""
     runs = [run for s in series for run in s.runs]
     if len(runs) < 2:
         return Shared()
@@ -267,7 +271,7 @@ def shared(series: Sequence[Series]) -> Shared:
 
 
 def briefly(comparison: Comparison, common: Shared) -> Comparison:
-    """Return the comparison, its series under names without what is common."""
+    """Return the comparison, its series under names without the common part."""
     return replace(comparison, series=tuple(replace(s, name=_brief(s, common)) for s in comparison.series))
 
 
@@ -278,3 +282,87 @@ def _brief(series: Series, common: Shared) -> str:
     parts.append("" if common.stragglers else straggler_text(stragglers))
     rest = series.name.removeprefix(configuration_name(label, learners, stragglers))
     return ", ".join(part for part in parts if part) + rest
+
+
+LEVEL = 0.02
+"""Ratios nearer to 1 are told as level."""
+
+
+@dataclass(frozen=True)
+class Together:
+    """A series of several learners beside one alone."""
+
+    series: Series
+    seconds: Spread  # to the loss, of the runs that reached it
+    sooner: float | None  # the mean seconds of one alone over its own; None: not all of its runs reached the loss
+    ratios: Spread  # the same seed by seed, of the runs that reached it
+
+    @property
+    def learners(self) -> int:
+        """Number of learners."""
+        return self.series.runs[0].results.learners
+
+    @property
+    def stragglers(self) -> tuple[str, ...]:
+        """Learners slowed down on purpose."""
+        return self.series.runs[0].stragglers
+
+
+@dataclass(frozen=True)
+class Alone:
+    """Seconds to a loss: those of one learner alone, and those of several."""
+
+    # held-out, that seconds are counted to: all runs of the best series of one learner end with it or less. Or the word
+    # error rate, in percent.
+    loss: float
+    seconds: Spread  # of the series of one learner that was there first
+    # those of several learners, the fastest first, and last those that did not reach the loss.
+    others: tuple[Together, ...]
+
+
+def beside_alone(series: Sequence[Series], loss: float | None = None, points: Points = kept_losses) -> Alone | None:
+    """Compare series of several learners with those of one learner; return None where there are not both, or they are
+    not of one corpus, network and clock.
+
+    Args:
+        loss: held-out, that seconds are counted to; None: the one that one learner ends with (the worst of its seeds,
+            rounded up to three digits; of several series of one learner, that of the lowest mean).
+        points: of each run; others than those of losses make `loss` another measure.
+    """
+    ended = [s for s in series if all(math.isfinite(at_end(run, points)) for run in s.runs)]
+    single = [s for s in ended if s.runs[0].results.learners == 1 and not s.runs[0].stragglers]
+    several = [s for s in series if s.runs[0].results.learners > 1]
+    if not single or not several or len({_kind(run) for s in (*single, *several) for run in s.runs}) > 1:
+        return None
+    if loss is None:
+        ends = [[at_end(run, points) for run in s.runs] for s in single]
+        worst = max(min(ends, key=fmean))
+        loss = max(math.ceil(worst * 1000) / 1000, worst)
+    times = [([seconds_to(run, loss, points) for run in s.runs], s) for s in single]
+    there = [(spread(found), s) for found, s in times if None not in found]
+    if not there:
+        return None
+    alone, best = min(there, key=lambda pair: pair[0].mean)
+    by_seed = {run.results.seed: seconds for run, seconds in zip(best.runs, alone.values, strict=True)}
+    others = [_together(s, [seconds_to(run, loss, points) for run in s.runs], alone.mean, by_seed) for s in several]
+    return Alone(loss, alone, tuple(sorted(others, key=lambda one: -(one.sooner or 0.0))))
+
+
+def _together(series: Series, times: Sequence[float | None], alone: float, by_seed: Mapping[int, float]) -> Together:
+    found = spread(times)
+    ratios = spread(
+        by_seed.get(run.results.seed, alone) / own for run, own in zip(series.runs, times, strict=True) if own
+    )
+    there = found.n == len(series.runs) and found.mean > 0
+    return Together(series, found, alone / found.mean if there else None, ratios)
+
+
+def at_end(run: Run, points: Points = kept_losses) -> float:
+    """Return held-out loss, or another value, of the model kept at the end; not a number before the first."""
+    found = points(run)
+    return found[-1][1] if found else math.nan
+
+
+def _kind(run: Run) -> tuple[object, ...]:
+    """Return facts that runs must share to be measured by one loss and one clock."""
+    return run.results.corpus, run.results.parameters, run.simulated, run.wording

@@ -7,8 +7,7 @@ from dataclasses import replace
 from statistics import fmean
 
 from roundelay.core.records import WordErrors
-from roundelay.reports.alone import LEVEL, Alone, Together, beside_alone
-from roundelay.reports.comparison import Comparison, spread
+from roundelay.reports.comparison import LEVEL, Alone, Comparison, Together, beside_alone, spread
 from roundelay.reports.numbers import plain, seconds, short
 from roundelay.reports.runs import Run, State, worded
 from roundelay.reports.series import Series, finite, named, scored, series_interval, straggler_text
@@ -33,7 +32,7 @@ def counted_split(splits: Sequence[str]) -> str:
 
 def headline(comparison: Comparison) -> list[str]:
     """Return a few sentences: how much sooner than one learner alone, error rates and whether chance explains them,
-    loss, time, speed, and what is not finished.
+    loss, time, speed, and the runs that are not finished.
 
     Runs that are not finished are compared only among themselves, while none is.
     """
@@ -248,7 +247,7 @@ def _speed(series: Sequence[Series]) -> str:
 
 
 def shared_cores(runs: Sequence[Run]) -> str:
-    """Return a sentence where learners were more than cores: then they wait for each other, whatever the strategy."""
+    """Return a sentence where learners were more than cores: then they wait for each other under any strategy."""
     found: dict[str, set[int]] = {}
     for run in runs:
         cores = re.search(r"\b(\d+) cores?\b", run.results.machine)

@@ -1,7 +1,7 @@
-"""Pages and pictures from templates: what is put into one is escaped, and only our own script may run on a page.
+"""Pages and pictures from templates: values put into one are escaped, and only our own script may run on a page.
 
 Templates lie beside the code that fills them (`page.html`, `charts.svg`; Markdown in `.md`, where nothing is escaped).
-A page asks nobody for anything: style and script are in it, and the fonts are the reader's own.
+A page loads nothing from elsewhere: style and script are in it, and the fonts are the reader's own.
 """
 
 import base64
@@ -31,7 +31,7 @@ def render(template: str, **values: object) -> Markup:
 
 
 def draw(macro: str, *values: object, template: str = "charts.svg", **named: object) -> Markup:
-    """Return what one macro of a template makes of these values."""
+    """Return the text that one macro of a template makes of these values."""
     found: Markup = getattr(_environment().get_template(template).module, macro)(*values, **named)
     return found
 
@@ -94,8 +94,8 @@ def _source(name: str) -> str:
 
 
 def _printed(value: Any) -> Any:
-    """Return a value as it is printed: coordinates with two digits at most. What no page may hold (control characters,
-    surrogates) is replaced."""
+    """Return a value as it is printed: coordinates with two digits at most. Characters that no page may hold (control
+    characters, surrogates) are replaced."""
     if isinstance(value, float):
         return f"{value:.2f}".rstrip("0").rstrip(".")
     if isinstance(value, Markup):

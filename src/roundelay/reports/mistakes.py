@@ -1,4 +1,5 @@
-"""The section of errors: is one better, who confuses what, which speakers suffer, the worst utterances in full."""
+"""The section of errors: is one better, which words are confused, which speakers suffer, the worst utterances in
+full."""
 
 from collections import Counter
 from collections.abc import Callable, Sequence
@@ -36,22 +37,16 @@ NOTHING = "(nothing)"
 
 @dataclass(frozen=True)
 class HeardUtterance:
-    """The sound of one utterance for the page.
+    """Sound, spectrogram and timed words of one utterance, for the page."""
 
-    Attributes:
-        audio, media_type: a file that browsers play.
-        picture: a PNG, its spectrogram: time to the right over all its width, frequency upwards.
-        seconds: its length.
-        timed: words that were recognised with begin and end in seconds, where decoding noted them.
-        note: what picture and words show, a sentence.
-    """
-
+    # audio, media_type: a file that browsers play.
     audio: bytes
     media_type: str
-    picture: bytes
-    seconds: float
+    picture: bytes  # a PNG, its spectrogram: time to the right over all its width, frequency upwards
+    seconds: float  # its length
+    # words that were recognised with begin and end in seconds, where decoding noted them.
     timed: tuple[tuple[str, float, float], ...] = ()
-    note: str = ""
+    note: str = ""  # what picture and words show, a sentence
 
 
 Listen = Callable[[Path, str, str], HeardUtterance | None]
@@ -62,7 +57,7 @@ Known = Sequence[tuple[Series, list[tuple[ScoredUtterance, ...]]]]
 
 
 def mistakes(series: Sequence[Series], split: str | None, listen: Listen | None = None) -> list[Part]:
-    """Return parts of the section; empty where no run says word by word what was recognised."""
+    """Return parts of the section; empty where no run has the recognised words."""
     if split is None:
         return []
     known = [(s, found) for s in series if (found := recognised(s, split))]
@@ -129,7 +124,7 @@ def _percent(found: Rate) -> str:
 
 
 def _confusions(shown: Known, split: str, what: str, counts: Sequence[Counter[WordPair]]) -> Markup | None:
-    """Return a table of what is confused most, by the counts of each series over all its runs."""
+    """Return a table of the words confused most, by the counts of each series over all its runs."""
     total = sum(counts[1:], counts[0])
     if not total:
         return None

@@ -1,24 +1,32 @@
-"""Figures that compare series: word error rates, time to a loss, speed, speedup."""
+"""Figures that compare series: word error rates, time to a loss, speed, speedup, staleness, matrices of exchanges.
+
+How fast exchanges would mix is told by the effective spectral gap of those that are counted. Counts come as a matrix of
+L rows: n[i][j] exchanges that learner i began with row j. A strategy with a centre has one more column, the last, for
+exchanges with it.
+"""
 
 import dataclasses
 import math
 import re
 from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass
 from statistics import fmean
 
 from markupsafe import Markup
 
 from roundelay.core.records import WordErrors
-from roundelay.reports.charts import ChartAxes, DotRow, Families, Line, Point, dot_chart, figure, line_figure
+from roundelay.reports.charts import ChartAxes, DotRow, Families, Line, Point, dot_chart, figure, heat_map, line_figure
 from roundelay.reports.comparison import Comparison, Spread
 from roundelay.reports.headline import scored_split, shared_cores
-from roundelay.reports.numbers import MISSING, plain, seconds, short
-from roundelay.reports.runs import worded
+from roundelay.reports.markup import draw
+from roundelay.reports.numbers import MISSING, percent, plain, seconds, short
+from roundelay.reports.runs import Run, added, worded
 from roundelay.reports.series import (
     Series,
     bootstrapped,
     errors_interval,
     finite,
+    named,
     scored,
     series_interval,
     shortened,
@@ -41,7 +49,7 @@ def legend(series: Sequence[Series]) -> Families:
 
 
 def _figure(title: str, note: str, rows: Sequence[DotRow], unit: str, *, said: str = "", **how: bool) -> Markup:
-    """Return rows under their title; `said` is what a screen reader says for it."""
+    """Return rows under their title; `said` is its text for a screen reader."""
     names = shortened([row.name for row in rows])
     beneath = [dataclasses.replace(row, name=name) for row, name in zip(rows, names, strict=True)]
     label = f"{said or title}. " + "; ".join(f"{row.name}: {row.note} {row.counts}".rstrip() for row in rows)
@@ -56,7 +64,7 @@ def _row(
     interval: tuple[float, float] | None = None,
     without: str = MISSING,
 ) -> DotRow:
-    """Return a row of each run's value and what it means; `note` writes their mean, `without` stands where there is
+    """Return a row of each run's value and its meaning; `note` writes their mean, `without` stands where there is
     no value."""
     there = [(run.results.seed, value, said) for run, (value, said) in zip(series.runs, found, strict=True)]
     dots = tuple((value, f"{series.name}, seed {seed}: {said}") for seed, value, said in there if value is not None)
@@ -66,7 +74,7 @@ def _row(
 
 
 def word_errors(series: Sequence[Series]) -> Markup:
-    """Return the picture to look at first; the held-out loss instead while nothing is decoded."""
+    """Return a chart of word error rates, the first of the page; of held-out loss while nothing is decoded."""
     split = scored_split([run for s in series for run in s.runs])
     if split is None:
         return _losses(series)
@@ -106,7 +114,7 @@ def _losses(series: Sequence[Series]) -> Markup:
 
 
 def speed(series: Sequence[Series]) -> Markup:
-    """Return frames, or what else is counted, per second of all learners together."""
+    """Return a chart of the frames, or the unit counted, per second of all learners together."""
     runs = [run for s in series for run in s.runs]
     examples = worded(runs).examples
     unit = f"{examples} per second"
@@ -125,7 +133,7 @@ def speed(series: Sequence[Series]) -> Markup:
 def time_to_target(comparison: Comparison) -> Markup | None:
     """Return seconds to the target loss, fastest first, each straggler below its undisturbed series.
 
-    None where that is no race: one series, two kinds of clock, or a loss that nobody reached.
+    None where that is no race: one series, two kinds of clock, or a loss that no run reached.
     """
     series = comparison.series
     reached = {s.index: comparison.over_seeds(s, lambda f: f.seconds_to_target) for s in series}
@@ -145,7 +153,7 @@ def time_to_target(comparison: Comparison) -> Markup | None:
         times = [comparison.of(run).seconds_to_target for run in s.runs]
         found = [(time, f"{seconds(time or 0.0)} {virtual}to the target") for time in times]
         rows.append(_row(s, found, lambda mean: f"{mean:.1f} s", counts, without="never"))
-    but = f", but for what learned too little: {comparison.without()}" if comparison.behind else ""
+    but = f", without runs that learned too little: {comparison.without()}" if comparison.behind else ""
     why = "" if comparison.given else f" Every run reached it{but}."
     title = f"Time to a held-out loss of {comparison.target:.4g}"
     note = f"Shorter is better. A dot is a run, the bar their mean.{why}{paired}"
@@ -153,7 +161,8 @@ def time_to_target(comparison: Comparison) -> Markup | None:
 
 
 def _best_first(series: Sequence[Series], measure: Callable[[Series], float | None]) -> list[Series]:
-    """Return the least measure first, none last; but a series with stragglers right below the same without."""
+    """Return the series by their measure, least first, those without one last; one with stragglers is right below the
+    same without."""
 
     def place(s: Series) -> tuple[float, int, bool, int]:
         calm = _calm(s, series)
@@ -204,17 +213,12 @@ def speedup(comparison: Comparison) -> Markup | None:
 
 @dataclasses.dataclass(frozen=True)
 class Scaling:
-    """Several learners beside one.
+    """Speedup of several learners over one: a point of `scaling_figure`."""
 
-    Attributes:
-        family: those of one are a line.
-        times: how much faster, or sooner, in the mean; `found` has the seeds' values.
-    """
-
-    family: str
+    family: str  # those of one are a line
     index: int
     learners: int
-    times: float
+    times: float  # how much faster, or sooner, in the mean; `found` has the seeds' values
     found: Spread
     name: str
 
@@ -241,3 +245,176 @@ def scaling_figure(title: str, note: str, known: Sequence[Scaling], unit: str, o
     axes = ChartAxes("learners", unit, from_zero=True, x_ticks=ticks, reference=ideal)
     said = "; ".join(f"{one.name}: {plain(one.times, 2)}" for one in known)
     return line_figure(title, note, lines, axes, said, families)
+
+
+SHOWN = 0.995  # of the gradients; the rest of a long thin tail would only flatten the picture
+
+
+def staleness(series: Sequence[Series]) -> Markup | None:
+    """Return a chart of the ages of gradients when applied, all seeds of a series together; words alone where each
+    series has one age; None where none is recorded."""
+    totals = {s.index: added([r.histogram for run in s.runs for r in run.staleness]) for s in series}
+    recorded = [s for s in series if sum(totals[s.index])]
+    if not recorded:
+        return None
+    spread_out = [s for s in recorded if sum(map(bool, totals[s.index])) > 1]
+    title = "Staleness of gradients"
+    note = "How many versions ahead the learner's own row (or the centre, with one) was when a gradient was applied."
+    same: dict[tuple[int, str], list[Series]] = {}
+    for s in recorded:
+        if s not in spread_out:
+            age = next(age for age, n in enumerate(totals[s.index]) if n)
+            same.setdefault((age, _age(s, age, totals[s.index])), []).append(s)
+    note += "".join(f" Always {age}: {named(found, recorded)}." for (_, age), found in sorted(same.items()))
+    if not spread_out:
+        return figure(title, note)
+    lines = [_histogram(s, totals[s.index]) for s in spread_out]
+    if any(len(totals[line.index]) > len(line.points) for line in lines):
+        note += f" The oldest {percent(1 - SHOWN)} or less of each are not drawn."
+    said = "; ".join(f"{s.name}: {_summary(s)}" for s in spread_out)
+    return line_figure(
+        title, note, lines, ChartAxes("versions", "% of gradients", from_zero=True), said, legend(spread_out)
+    )
+
+
+def _age(series: Series, age: int, histogram: Sequence[int]) -> str:
+    """Return `3`; `40+` of the last bin, where it collects all above."""
+    open_ended = any(one.largest >= len(one.histogram) for run in series.runs for one in run.staleness)
+    return f"{age}{'+' * (open_ended and age == len(histogram) - 1)}"
+
+
+def _histogram(series: Series, histogram: Sequence[int]) -> Line:
+    gradients, points, rest = sum(histogram), [], sum(histogram)
+    for age, count in enumerate(histogram):
+        if rest <= (1 - SHOWN) * gradients:
+            break
+        rest -= count
+        share = count / gradients
+        said = f"{percent(share)}, {count:,} of {gradients:,} gradients"
+        hover = f"{series.name}, staleness {_age(series, age, histogram)}: {said}"
+        points.append(Point(float(age), 100 * share, hover))
+    return Line(series.index, tuple(points))
+
+
+def _summary(series: Series) -> str:
+    means, largest = finite(run.stale_mean for run in series.runs), finite(run.stale_largest for run in series.runs)
+    mean = sum(means) / len(means) if means else None
+    return f"mean {plain(mean, 2)}, largest {plain(max(largest, default=None), 0)}"
+
+
+def exchanges(series: Sequence[Series]) -> Markup | None:
+    """Return a matrix of every series whose learners exchange, all seeds together; None where none do."""
+    figures = []
+    for s in series:
+        matrix = counted(s.runs)
+        if any(map(any, matrix)):
+            note = gap_note(matrix) + (f" {len(s.runs)} seeds." if len(s.runs) > 1 else "")
+            figures.append(figure(s.name, note, exchange_map(matrix, s.index, f"Exchanges of {s.name}. {note}")))
+    return draw("exchanges", FORMULA, figures, template="parts.html") if figures else None
+
+
+MOST_CELLS = 32  # learners drawn one by one in a matrix; more are drawn in groups of neighbours
+CENTRE = "centre"
+
+Matrix = list[list[int]]
+
+
+def counted(runs: Sequence[Run]) -> Matrix:
+    """Return all exchanges of all these runs, (L, L) or (L, L + 1); empty if none is recorded."""
+    matrices = [e.matrix for run in runs for e in run.exchanges]
+    height = max((len(matrix) for matrix in matrices), default=0)
+    width = max((len(row) for matrix in matrices for row in matrix), default=0)
+    width = min(max(width, height), height + 1)  # a row too long or too short is a damaged record's
+    total = [[0] * width for _ in range(height)]
+    for matrix in matrices:
+        for i, row in enumerate(matrix):
+            for j, count in enumerate(row[:width]):
+                total[i][j] += count
+    return total
+
+
+def has_centre(matrix: Matrix) -> bool:
+    """Return True if the last column is a centre."""
+    return bool(matrix) and len(matrix[0]) == len(matrix) + 1
+
+
+@dataclass(frozen=True)
+class Gap:
+    """Speed of mixing: shares of the squared distance from consensus that are gone at least, in the mean."""
+
+    exchange: float  # after one exchange
+    round: float  # after as many as there are learners
+    learners: int  # that took part
+
+
+def effective_gap(matrix: Matrix) -> Gap | None:
+    """Return the spectral gap that counted pair averages imply.
+
+    One average of rows i and j is the mixing matrix P = I - (e_i - e_j)(e_i - e_j)' / 2, a projection. Let pairs come
+    independently, in the proportions n of the counts: the mean matrix is
+
+        W = sum_ij n_ij P_ij / sum_ij n_ij,
+
+    and since P'P = P, the expected squared distance from consensus after an exchange is x'Wx, at most the second
+    eigenvalue of W times that before (Boyd et al. 2006, randomized gossip). The gap is 1 - lambda_2(W) for one
+    exchange, and 1 - lambda_2(W)^L for a round of L. Learners that took part in none are left out. Zero: some never
+    heard of others.
+
+    None without exchanges, and with a centre: exchanges with it are not averages.
+    """
+    if has_centre(matrix):
+        return None
+    weight = [[matrix[i][j] + matrix[j][i] if i != j else 0 for j in range(len(matrix))] for i in range(len(matrix))]
+    present = [i for i, row in enumerate(weight) if any(row)]
+    if not present:
+        return None
+    # Here, for the first matrix: a page without exchanges is made without numpy.
+    import numpy as np  # noqa: PLC0415
+
+    from roundelay.core.topology import second_eigenvalue  # noqa: PLC0415
+
+    pairs = np.array([[weight[i][j] for j in present] for i in present], float)
+    mean = np.eye(len(present)) - (np.diag(pairs.sum(1)) - pairs) / pairs.sum()
+    kept = min(1.0, max(0.0, second_eigenvalue(mean)))
+    kept = 1.0 if 1 - kept < 1e-12 else kept
+    return Gap(1 - kept, 1 - kept ** len(present), len(present))
+
+
+def gap_note(matrix: Matrix) -> str:
+    """Return number of exchanges, and their gap in words."""
+    total = f"{sum(map(sum, matrix)):,} exchanges."
+    if has_centre(matrix):
+        return f"{total} With the centre they are not averages, so there is no spectral gap."
+    gap = effective_gap(matrix)
+    if gap is None:
+        return total
+    if not gap.exchange:
+        return f"{total} Spectral gap 0: some learners never heard of some others by exchanges."
+    return f"{total} Spectral gap {plain(gap.exchange)} an exchange, {plain(gap.round)} a round of {gap.learners}."
+
+
+_IJ = "<sub>ij</sub>"
+FORMULA = Markup(
+    "Spectral gap: an average of rows i and j is the mixing matrix "
+    f"P{_IJ} = I − (e<sub>i</sub> − e<sub>j</sub>)(e<sub>i</sub> − e<sub>j</sub>)ᵀ / 2. With n{_IJ} such exchanges "
+    f"counted, W = Σ n{_IJ} P{_IJ} / Σ n{_IJ} is their mean, and the gap is 1 − λ₂(W): if pairs came independently in "
+    "these proportions, an exchange would take at least that share off the squared distance from consensus, in the "
+    "mean, and a round of L exchanges 1 − λ₂(W)<sup>L</sup>."
+)
+"""Meaning of the gap."""
+
+
+def exchange_map(matrix: Matrix, index: int, label: str) -> Markup:
+    """Return the matrix drawn; many learners in groups of neighbours."""
+    size = len(matrix)
+    rows = groups(size, MOST_CELLS)
+    centre = [(size, size + 1)] * has_centre(matrix)
+    cells = [[float(sum(sum(matrix[i][c:d]) for i in range(a, b))) for c, d in [*rows, *centre]] for a, b in rows]
+    names = [f"{a}" if b - a == 1 else f"{a}-{b - 1}" for a, b in rows]
+    return heat_map(cells, names, index, label, [CENTRE] * len(centre))
+
+
+def groups(size: int, most: int) -> list[tuple[int, int]]:
+    """Return 0..size in at most `most` runs of neighbours of equal length (the last may be shorter)."""
+    length = -(-size // most)
+    return [(first, min(first + length, size)) for first in range(0, size, length)]

@@ -11,10 +11,10 @@ from enum import Enum
 from functools import cached_property, lru_cache
 from itertools import zip_longest
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import Any, TypeVar, final
 
 from roundelay.core.errors import UserError
-from roundelay.core.parsing import parse_yaml
+from roundelay.core.files import parse_yaml
 from roundelay.core.records import (
     EVENTS,
     SCHEMA,
@@ -36,13 +36,59 @@ from roundelay.core.records import (
     of_kind,
     read_events,
 )
-from roundelay.reports.wording import Wording, together, wording_of
+
+_FRAMES = "frames"
+
+
+@final
+@dataclass(frozen=True)
+class Wording:
+    """Words of one objective, or of several at once."""
+
+    examples: str = _FRAMES  # the things that are counted, in the plural
+    loss: str = "cross-entropy"  # the mean that a run is known by
+    unit: str = "nats per frame"  # its unit
+    right: str = "accuracy"  # the share that is counted beside it
+
+    @property
+    def of_frames(self) -> bool:
+        """True if frames are counted, and nothing else."""
+        return self.examples == _FRAMES
+
+    @property
+    def loss_meaning(self) -> str:
+        """The loss, for readers who do not know the run."""
+        return f"frame {self.loss}" if self.of_frames else self.loss
+
+    @property
+    def right_meaning(self) -> str:
+        """The share, for readers who do not know the run."""
+        return "frames whose tied state was the likeliest" if self.of_frames else self.right
+
+
+def wording_of(record: RunStarted | Results) -> Wording:
+    """Return words of a record."""
+    if record.examples == _FRAMES:
+        return Wording(loss=record.measured, right=record.right)
+    one = record.examples.removesuffix("s")
+    each = f"{'an' if one[0] in 'aeiou' else 'a'} {one}"
+    return Wording(record.examples, record.measured.removesuffix(f" of {each}"), f"nats {each}", record.right)
+
+
+def together(words: Iterable[Wording]) -> Wording:
+    """Return words for several runs: their own where they have the same, else words that fit all."""
+    kinds = list(dict.fromkeys(words)) or [Wording()]
+    if len(kinds) == 1:
+        return kinds[0]
+    examples, units = (list(dict.fromkeys(getattr(kind, name) for kind in kinds)) for name in ("examples", "unit"))
+    return Wording(" or ".join(examples), "loss", units[0] if len(units) == 1 else "nats")
+
 
 RECIPES = ("recipe.yaml", "recipe.yml", "recipe.json")
 
 
 class State(Enum):
-    """State of a run."""
+    """State of a run, as its directory tells it."""
 
     FINISHED = "finished"
     INTERRUPTED = "interrupted"
@@ -51,7 +97,7 @@ class State(Enum):
 
 @dataclass(frozen=True, kw_only=True)
 class Run:
-    """One run directory."""
+    """A run directory as read: settings, results and records."""
 
     folder: Path
     name: str
@@ -97,7 +143,8 @@ class Run:
 
     @cached_property
     def wording(self) -> Wording:
-        """Words for what it counts and measures; runs that did not say so were trained by cross-entropy or CTC."""
+        """Words for the units it counts and measures; runs that did not name them were trained by cross-entropy or
+        CTC."""
         named = (self.settings.get("training.objective.name"), self.settings.get("training.objective"))
         if "ctc" in named and wording_of(self.results).of_frames:
             return wording_of(
@@ -231,12 +278,12 @@ def _so_far(folder: Path, start: RunStarted, records: list[Record]) -> Results:
 
 
 def worded(runs: Iterable[Run]) -> Wording:
-    """Return words for what these runs count and measure."""
+    """Return words for the units these runs count and measure."""
     return together(run.wording for run in runs)
 
 
 def _state(records: list[Record], reason: str | None) -> tuple[State, str]:
-    """Return state of the training, and a sentence about it; `reason` is what `results.json` gives, if written."""
+    """Return state of the training, and a sentence about it; `reason` is that of `results.json`, if written."""
     training = [r for r in records if not isinstance(r, Decoded)]
     last = training[-1] if training else None
     if isinstance(last, Interrupted):

@@ -24,7 +24,7 @@ _Z = 1.96  # two-sided 95 %
 class Series:
     """Reruns of one configuration under different seeds.
 
-    `index` chooses colour, mark and dashes in every chart: colour and mark by strategy, dashes by what else differs
+    `index` chooses colour, mark and dashes in every chart: colour and mark by strategy, dashes by other differences
     (learners, stragglers), as long as there are no more strategies than colours.
     """
 
@@ -80,8 +80,8 @@ def _indices(labels: Sequence[str]) -> list[int]:
 
 
 def shortened(names: Sequence[str]) -> list[str]:
-    """Return one below the other: a name that begins with a whole one above it, as a straggler's does, says what it
-    adds."""
+    """Return one below the other: a name that begins with a whole one above it, as a straggler's does, gives only its
+    addition."""
     found, above = [], "\n"
     for name in names:
         if name.startswith(f"{above}, "):
@@ -93,7 +93,8 @@ def shortened(names: Sequence[str]) -> list[str]:
 
 
 def named(some: Sequence[Series], all_: Sequence[Series]) -> str:
-    """Return names of some series in a sentence; a strategy all of whose series are among them by its label alone."""
+    """Return names of some series in a sentence; a strategy, if all of its series are among them, by its label
+    alone."""
     chosen = {s.index for s in some}
     found: dict[str, None] = {}  # in order, each once
     for s in some:

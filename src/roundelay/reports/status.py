@@ -1,4 +1,4 @@
-"""A run that goes on: what its directory says of the present. Needs neither torch nor the run's own machine."""
+"""A run that goes on: its present state, by its directory. Needs neither torch nor the run's own machine."""
 
 import dataclasses
 from collections import Counter
@@ -25,7 +25,7 @@ from roundelay.core.records import (
     read_events,
 )
 from roundelay.reports.numbers import MISSING, percent, plain, seconds, short
-from roundelay.reports.wording import Wording, together, wording_of
+from roundelay.reports.runs import Wording, together, wording_of
 
 R = TypeVar("R", bound=Record)
 SILENT_SECONDS = 60.0
@@ -45,7 +45,7 @@ class Life(Enum):
 
     @property
     def well(self) -> bool:
-        """True if nobody needs to do anything."""
+        """True if the user needs to do nothing."""
         return self in (Life.RUNNING, Life.FINISHED)
 
 
@@ -56,7 +56,7 @@ class Status:
     folder: Path
     life: Life
     live: Live | None
-    age_s: float | None  # of what `live` says
+    age_s: float | None  # of the facts in `live`
     start: RunStarted | None  # the last start
     segment: Segment | None  # the last complete one
     evaluation: Evaluation | None
@@ -66,7 +66,7 @@ class Status:
 
     @property
     def wording(self) -> Wording:
-        """Words for what it counts and measures."""
+        """Words for the units it counts and measures."""
         if self.live is not None and self.live.label:
             return Wording(examples="steps")
         return Wording() if self.start is None else wording_of(self.start)
@@ -149,7 +149,7 @@ def _life(folder: Path, live: Live | None, age: float | None) -> Life:
 
 
 def _lost(records: list[Record], live: Live | None) -> tuple[LostSeen, ...]:
-    """Return learners whose places are empty: of earlier segments by the records, of this one by what it says."""
+    """Return learners whose places are empty: of earlier segments by the records, of this one by `live.json`."""
     empty: dict[int, LostSeen] = {}
     for record in records:
         if isinstance(record, RunStarted):
@@ -245,7 +245,7 @@ def grid_headline(folder: Path, found: Sequence[Status]) -> str:
 
 
 def grid_rows(found: Sequence[Status]) -> tuple[list[str], list[tuple[str, ...]]]:
-    """Return columns and a row for each run: its state, epochs that ended, and what the last evaluation said."""
+    """Return columns and a row for each run: its state, epochs that ended, and the result of the last evaluation."""
     rows: list[tuple[str, ...]] = []
     for one in found:
         e, epochs = one.evaluation, MISSING if one.segment is None else f"{one.segment.epoch + 1}"

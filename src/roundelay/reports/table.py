@@ -1,4 +1,4 @@
-"""The tables of runs and of what they come to over seeds: the same cells for the page and for the terminal."""
+"""The tables of runs and of their results over seeds: the same cells for the page and for the terminal."""
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
@@ -8,10 +8,9 @@ from typing import Generic, TypeVar
 
 from roundelay.reports.comparison import Comparison, Figures, briefly, compare_runs, shared, spread
 from roundelay.reports.numbers import MISSING, percent, plain, short
-from roundelay.reports.runs import Run, worded
+from roundelay.reports.runs import Run, Wording, worded
 from roundelay.reports.series import Series, finite, series_of, shortened, wrong
 from roundelay.reports.series import words as scored_words
-from roundelay.reports.wording import Wording
 
 CHOSE_THE_SCALE = "the same on the held-out split that chose the acoustic scale"
 CELL = 36  # characters of a cell where runs stand side by side: two runs in a terminal of 90
@@ -25,7 +24,7 @@ class Column(Generic[T]):
     """One quantity of a run, or of a series."""
 
     title: str
-    meaning: str  # for the page: what exactly, in which unit
+    meaning: str  # for the page: the exact meaning and the unit
     cell: Callable[[T], str]
     number: bool = True
 
@@ -73,8 +72,8 @@ def _columns(words: Wording) -> list[Column[Run]]:
 
 
 def columns(runs: Sequence[Run]) -> list[Column[Run]]:
-    """Return the columns for these runs, without what all share; subsets of the test split beside it where it has
-    any."""
+    """Return the columns for these runs, without values that all share; subsets of the test split beside it where it
+    has any."""
     usual = _columns(worded(runs))
     splits = [errors for run in runs if (errors := run.results.wer.get("test"))]
     parts = [

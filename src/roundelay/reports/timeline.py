@@ -11,8 +11,7 @@ from markupsafe import Markup
 
 from roundelay.core.files import write_text
 from roundelay.core.records import SPAN_KINDS, Timeline
-from roundelay.reports.axes import axis
-from roundelay.reports.charts import figure
+from roundelay.reports.charts import axis, figure
 from roundelay.reports.markup import draw
 from roundelay.reports.numbers import percent, plain, seconds
 from roundelay.reports.runs import Run

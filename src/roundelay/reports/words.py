@@ -1,4 +1,4 @@
-"""Words against words, as decoding left them: errors by utterance, speaker and group; who confuses what; paired tests.
+"""Words against words, as decoding left them: errors by utterance, speaker and group; confused words; paired tests.
 
 Bisani and Ney, ICASSP 2004 (bootstrap over utterances); Gillick and Cox, ICASSP 1989 (matched pairs), here with whole
 utterances as segments; Holm 1979 (several comparisons at once).
@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import Any
 
 from roundelay.core.errors import UserError
-from roundelay.core.parsing import parse_json
+from roundelay.core.files import parse_json
 from roundelay.core.records import PHONES_FILE, UTTERANCES_FILE
 from roundelay.reports.series import Series
 
@@ -181,7 +181,7 @@ def _draws(rows: Sequence[tuple[float, float, float]]) -> tuple[float, float]:
 
 
 def holm(values: Sequence[float]) -> list[float]:
-    """Return p-values corrected for their number: the chance of one false alarm among all stays what each p says."""
+    """Return p-values corrected for their number: the chance of one false alarm among all is then the p of each."""
     order = sorted(range(len(values)), key=lambda place: values[place])
     found, least = [1.0] * len(values), 0.0
     for rank, place in enumerate(order):

@@ -1,4 +1,4 @@
-"""Backends: the primitives by which a runtime does what the engine of effects asks for.
+"""Backends: the primitives by which a runtime performs effects for the engine.
 
 Legend: P parameters.
 """
@@ -30,11 +30,9 @@ class Counting(Protocol):
 
     def drawn(self, batch: Minibatch) -> None:
         """Note that `batch` is the minibatch that was drawn last."""
-        ...
 
     def count_exchange(self, request: Exchange, version: int) -> None:
         """Count an exchange that left the peer's row at `version`."""
-        ...
 
 
 class Backend(ABC):
@@ -47,8 +45,8 @@ class Backend(ABC):
         """Return the next minibatch of the segment, None at its end."""
 
     def announce(self, effect: GradMean) -> OnReady | None:
-        """Take part in a mean with a gradient that is still to be computed, where that can be: the reply is told how
-        far it is, and 0 in the end. None: it is published when it is there."""
+        """Take part in a mean with a gradient that is still to be computed, where that can be: the reply is called with
+        the element from which it is complete, and with 0 in the end. None: it is published when it is there."""
         return None
 
     @abstractmethod
@@ -81,7 +79,7 @@ class Backend(ABC):
 
     @abstractmethod
     def closed(self, effect: Gather) -> Later | None:
-        """Return the gathering that `closes` asked for is closed; those who wait go on."""
+        """Close the gathering, whose exchange is done; learners that wait in it go on."""
 
     @abstractmethod
     def lives(self, peer: int) -> bool:
@@ -89,9 +87,9 @@ class Backend(ABC):
 
     @abstractmethod
     def reach(self, effect: Reach) -> int | Later | None:
-        """Do it, with a row of this runtime, by its rule in `rows.py`; the version of the peer's row, or None: one of
-        the rows is taken. The exchanges of a gathering are asked for where `admits` and `closes` have answered, and are
-        done at once."""
+        """Do an effect to a row of this runtime, by its rule in `rows.py`; return the version of the peer's row, or
+        None: one of the rows is taken. The exchanges of a gathering are asked for where `admits` and `closes` have
+        answered, and are done at once."""
 
     def starts(self, effect: Reach, handle: Handle[int | None]) -> bool:
         """Return True if an effect that was begun goes on by itself; when it is over, the engine is told to `finish`
@@ -114,7 +112,7 @@ class ClockedBackend(Backend):
         """Return seconds on the runtime's clock."""
 
     def entered(self, effect: Effect[Any], at: float) -> None:
-        """Note that the learner is in `effect` since `at` seconds; for people who ask who waits for whom."""
+        """Note that the learner is in `effect` since `at` seconds, for the table of waits that users read."""
 
     def left(self) -> None:
         """Note that the learner is in its own code again."""
@@ -125,29 +123,24 @@ class RemoteRows(Protocol):
 
     def takes(self, row: int) -> bool:
         """Return True for rows of other hosts."""
-        ...
 
     def moved(self, row: int) -> bool:
         """Return True for the centre, if another host has it than when the last request was made, or none has."""
-        ...
 
     def ask(self, effect: Reach | Gather) -> None:
         """Make a request."""
-        ...
 
     @property
     def through(self) -> bool:
         """True if the last request is answered."""
-        ...
 
     def wait(self, peer: int) -> int | None:
-        """Return the answer to the last request: the version of row `peer`; negative: what came to a gathering does not
-        count; or None: nobody is there."""
-        ...
+        """Return the answer to the last request: the version of row `peer`; negative: the contribution to a gathering
+        does not count; or None: no learner is there."""
 
 
 class NoRemoteRows:
-    """All rows are of this host."""
+    """Remote rows of a runtime on one host: none."""
 
     through = True
 

@@ -180,7 +180,7 @@ class SegmentPlan:
         return self.epoch.rounds if self.last_round is None else min(self.last_round, self.epoch.rounds)
 
     def missing(self, frames: Sequence[int], end: int, synchronous: bool) -> tuple[int, ...]:
-        """Return examples of this segment that nobody has trained, by the rank of the learner whose part they were.
+        """Return examples of this segment that no learner has trained, by the rank of the learner whose part they were.
 
         Learners that draw from one order have one part, that of the first of them. Under a synchronous strategy every
         learner has its own; else those of a host have, where hosts draw from their own shards; else all have one.
@@ -208,7 +208,7 @@ class SegmentPlan:
 
 @dataclass(frozen=True)
 class Lost:
-    """A learner that died in this segment, and what is known of the reason."""
+    """A learner that died in this segment, and the reason as far as it is known."""
 
     rank: RowNumber
     reason: str
@@ -221,7 +221,7 @@ class Joined:
     """A new learner that took a lost one's place in this segment."""
 
     rank: RowNumber
-    copied: RowNumber | None  # whose row it began with; None: the centre
+    copied: RowNumber | None  # rank of the row it began with; None: the centre
 
 
 @dataclass(frozen=True)
@@ -240,7 +240,7 @@ class HostBack:
 
     host: int
     ranks: tuple[int, ...]
-    copied: int | None  # whose row its learners began with; None: the centre
+    copied: int | None  # rank of the row its learners began with; None: the centre
 
 
 @dataclass(frozen=True)
@@ -270,9 +270,9 @@ class Counts:
     gradient_norms: NDArray[np.int64]  # (L,) how many were
     rate_factors: NDArray[np.float64]  # (L,) summed factors on the learning rate, of all steps
 
-    # Seconds of this learner's own time, where they are real: what the simulator is calibrated with.
+    # Seconds of this learner's own time, where they are real: the simulator is calibrated with them.
     gradient_s: NDArray[np.float64]  # (L,) computing gradients
-    update_s: NDArray[np.float64]  # (L,) in the strategy's own code: local updates, and what it does with replies
+    update_s: NDArray[np.float64]  # (L,) in the strategy's own code: local updates, and its work on replies
     exchange_s: NDArray[np.float64]  # (L,) exchanging and fetching, waits for a busy row included
     mean_s: NDArray[np.float64]  # (L,) in means, waits for the others included
     means: NDArray[np.int64]  # (L,) means taken part in
@@ -321,15 +321,15 @@ class Outcome:
     virtual_seconds: float | None = None
     lost: tuple[Lost, ...] = ()
     joined: tuple[Joined, ...] = ()
-    redrawn: int = 0  # minibatches that whoever drew them did not finish, and others drew again
+    redrawn: int = 0  # minibatches that their learners did not finish, and others drew again
     hosts_lost: tuple[HostGone, ...] = ()
     hosts_joined: tuple[HostBack, ...] = ()
     traffic: tuple[Traffic, ...] = ()
     forms: Mapping[int, str] = field(default_factory=dict)  # of rows, in words, by the host they are exchanged with
-    refused: int = 0  # connections from outside that were closed because of what came over them, since the start
-    gathered: Gathered | None = None  # what came to gatherings, if any closed
+    refused: int = 0  # connections from outside closed as bad (`RejectedConnections`), since the start
+    gathered: Gathered | None = None  # contributions to gatherings, if any closed
     lanes: Mapping[int, list[Span]] = field(default_factory=dict)  # by rank, since the first span of all
-    missing: tuple[int, ...] = ()  # examples of the segment that nobody trained, by rank: see `SegmentPlan.missing`
+    missing: tuple[int, ...] = ()  # examples of the segment that none trained, by rank: see `SegmentPlan.missing`
 
 
 class LearnerDied(Exception):
@@ -352,8 +352,8 @@ def ended_by_death(strategy: Strategy) -> tuple[str, str]:
 
 @dataclass(frozen=True)
 class ClusterState:
-    """All that must survive: vectors by name ((L, P) each: rows, momentum, ...; "centre", and what is kept beside it by
-    names that begin with that word, are (1, P)), integers by name ((L,) each; versions (L + 1,) with a centre), clock.
+    """All that must survive: vectors by name ((L, P) each: rows, momentum, ...; "centre", and vectors beside it, whose
+    names begin with that word, are (1, P)), integers by name ((L,) each; versions (L + 1,) with a centre), clock.
 
     Numbers in float64: `scalars`, (L, n), of each learner (`Cluster.scalars`); `centre gatherings`, (1, n), of
     gathering.py.
@@ -414,7 +414,7 @@ class Runtime(ABC):
     cluster: Cluster
     parameters: int = field(init=False)
     stopped_by: str = field(default="", init=False)
-    """The name of the signal that stops the run: heard by another host, or told by whoever leads the run."""
+    """The name of the signal that stops the run: heard by another host, or told by the host that leads the run."""
 
     def divided(self, plan: EpochPlan) -> EpochPlan:
         """Return the plan as it is trained here: with a share for each host, where hosts have only some of the

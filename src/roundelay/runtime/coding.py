@@ -35,7 +35,7 @@ def arrived(
 
 
 def memory_of(codec: Codec, memory: Mapping[str, Tensor]) -> Tensor | None:
-    """Return the vector (P,) for what the codec leaves out, if it has one. The centre has no memory.
+    """Return the vector (P,) for the part the codec leaves out, if it has one. The centre has no memory.
 
     Raises:
         ValueError: the strategy has declared vectors, but none of this name.
@@ -64,7 +64,7 @@ class CodedRule:
         self._codec, self._rule = request.codec, rule
 
     def apply(self, mine: Tensor, theirs: Tensor, my_error: Tensor | None, their_error: Tensor | None) -> None:
-        """Change both chunks (C,), and what is left of each, in place."""
+        """Change both chunks (C,), and the part left out of each, in place."""
         m, t_there = torch.empty_like(mine), torch.empty_like(theirs)
         self._codec.send(mine, my_error, m)
         self._codec.send(theirs, their_error, t_there)

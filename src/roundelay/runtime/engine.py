@@ -1,7 +1,7 @@
 """The engine of effects: runs the coroutine of one learner, and knows the meaning of every effect.
 
-It does no input or output: it has no threads, no sockets, no locks, no clock and no arithmetic on vectors. Whatever
-touches the world is a primitive of its `Backend` (`backend.py`); a runtime is a backend. These are the rules:
+It does no input or output: it has no threads, no sockets, no locks, no clock and no arithmetic on vectors. Every access
+to the world is a primitive of its `Backend` (`backend.py`); a runtime is a backend. These are the rules:
 
     Draw            the learner's rate follows the minibatch
     Grad            its minibatch is settled (trained, never to be drawn again) when the coroutine has gone on past it
@@ -16,16 +16,16 @@ touches the world is a primitive of its `Backend` (`backend.py`); a runtime is a
                     a time: the next waits for it first; an exchange of a fragment is asked for when those before it are
                     over, and the learner goes on meanwhile
     Begin(Reach) that the backend starts
-                    goes on by itself, and is done when the backend says so (`finish`), whatever the coroutine does
+                    goes on by itself, and is done when the backend says so (`finish`), wherever the coroutine is
     Begin(Exchange) with a living learner of this host
-                    deferred: done with the next step (`deferred.py`), at the latest in the wait. One at a time
+                    deferred: done with the next step (`rows.py`), at the latest in the wait. One at a time
     Begin(anything else)        done at once
-    Gather          give, unless the contribution is left out, and wait; whoever is to close it closes it. Where the
+    Gather          give, unless the contribution is left out, and wait; the learner that is to close it does. Where the
                     centre is on another host, all of this is done there
-    Wait            the reply if it is there, else what is left to do
+    Wait            the reply if it is there, else the rest of the effect
 
 A primitive may answer LATER: the coroutine is left where it is, `pending` says at which effect, and `go_on` asks for
-what is left of the effect when the backend is ready. Where time is virtual nearly every effect is answered twice so.
+the rest of the effect when the backend is ready. Where time is virtual nearly every effect is answered twice so.
 
 An engine adds little to an effect: its rule is found by its type, and nothing is made for it, for a simulation performs
 hundreds of thousands a second. `ClockedEngine` times effects as well.
@@ -41,9 +41,9 @@ from roundelay.core.flat import WHOLE
 from roundelay.core.state import Gradient, Minibatch, Statistics
 from roundelay.learner.base import OnReady
 from roundelay.runtime.backend import LATER, NO_REMOTE, Backend, ClockedBackend, Counting, Later, RemoteRows
-from roundelay.runtime.deferred import Deferred, DeferredExchange
 from roundelay.runtime.lanes import ON_GRADIENT, ON_UPDATE, Lane, span_kind
 from roundelay.runtime.learner_state import LearnerState
+from roundelay.runtime.rows import Deferred, DeferredExchange
 from roundelay.runtime.trace import NO_TRACE, Kind, Trace
 
 MEANS = (Mean, Mix, GradMean, Gather)
@@ -58,7 +58,7 @@ class Engine:
 
     Args:
         deferred: the place from which the learner's steps take the exchange that was begun; None: they take none.
-        trace: takes a note of what is drawn, computed and missed; rows note what happens to them.
+        trace: takes a note of draws, gradients, gatherings and dead peers; rows note their own changes.
     """
 
     __slots__ = (
@@ -97,7 +97,7 @@ class Engine:
         self.pending: Effect[Any] | None = None
         """The effect that the coroutine waits for."""
         self.again = False
-        """True while an effect, or what is left of it, is asked for again: what takes its time has taken it."""
+        """True while an effect, or its rest, is asked for again: its time is over."""
         self.answers = 0
         """Answers to effects so far, LATER included."""
 
@@ -114,7 +114,7 @@ class Engine:
         self._run(None)
 
     def go_on(self) -> None:
-        """Ask for what is left of the pending effect, and go on as `begin` does. Nothing happens after `close`."""
+        """Ask for the rest of the pending effect, and go on as `begin` does. Nothing happens after `close`."""
         effect = self.pending
         if effect is None:
             return
@@ -125,8 +125,8 @@ class Engine:
             self._run(reply)
 
     def finish(self, handle: Handle[Any]) -> None:
-        """Do what the backend has started, which is over now, and go on if the coroutine waits for it. Nothing happens
-        after `close`."""
+        """Finish an effect that the backend has started and that is over now, and go on if the coroutine waits for it.
+        Nothing happens after `close`."""
         if self._role is None:
             return
         self.again = True
@@ -269,7 +269,7 @@ class Engine:
         raise AssertionError("a gathering has a reply")
 
     def _gather_here(self, gather: Gather) -> Generator[bool | Later, None, None]:
-        """Return all parts of it: LATER, as often as there is to wait, and then the reply."""
+        """Yield the replies of a gathering here: LATER, as often as there is to wait, and then the last."""
         backend, trace = self._backend, self._trace
         while (counts := backend.admits(gather)) is LATER:
             yield LATER
@@ -292,6 +292,10 @@ class Engine:
         self.finish_asked()
         remote.ask(gather)
         version = remote.wait(gather.close.peer)
+        if version is None and remote.moved(gather.close.peer):  # what it gave is lost with the centre
+            again = self._gather(gather)
+            assert not isinstance(again, Later)  # real rows are there at once
+            return bool(again)
         if version is None or version < 0:
             return False
         if gather.give is not None:
@@ -309,14 +313,14 @@ class Engine:
             return handle
         if isinstance(effect, Mean | Mix):
             handle.pending = effect, self._backend.publish(effect)
-            return LATER if self._role is None else handle  # closed: somebody it would wait for will never come
+            return LATER if self._role is None else handle  # closed: a learner it would wait for will never come
         reply = self.perform(effect)
         if reply is not LATER:
             handle.finish(reply)
         return handle if handle.done else LATER
 
     def _start(self, effect: Reach, handle: Handle[int | None]) -> bool:
-        """Begin it; False: it is to be done at once."""
+        """Begin an effect on a row; False: it is to be done at once."""
         peer, remote, deferred = effect.peer, self._remote, self._deferred
         if remote is not None and remote.takes(peer):
             if self._asked and type(effect) is Exchange and effect.fragment != WHOLE:
@@ -343,7 +347,7 @@ class Engine:
         return handle.reply if handle.done else self._finish(handle)
 
     def _finish(self, handle: Handle[Any]) -> Any:
-        """Wait for what was begun."""
+        """Wait for an effect that was begun."""
         effect, published = handle.pending
         if not isinstance(effect, Reach):
             reply = self._backend.collect(effect, published)
@@ -365,7 +369,8 @@ class Engine:
     # Other hosts ------------------------------------------------------------------------------------------------------
 
     def _ask(self, effect: Reach, handle: Handle[int | None]) -> None:
-        """Have it done by another host; `handle` is finished in `_finish_asked`, unless nobody is there."""
+        """Have an effect done by another host; `handle` is finished in `_finish_asked`, or here if no learner is
+        there."""
         assert self._remote is not None
         self.finish_asked()  # one at a time
         if self._backend.lives(effect.peer):
@@ -391,8 +396,7 @@ class Engine:
             self._ask(following.pending[0], following)
 
     def finish_asked(self) -> None:
-        """Wait for what other hosts have been asked, if there is anything: nobody reads rows between segments that are
-        still being written."""
+        """Wait for all requests to other hosts: rows that are read between segments are not to change any more."""
         while self._asked is not None:
             self._finish_asked(self._asked)
 
@@ -422,7 +426,7 @@ def _rule_of(effect: Effect[Any]) -> Callable[[Engine, Any], Any]:
 
 class ClockedEngine(Engine):
     """An engine whose effects take time on a clock. It times them, counts means, and tells the backend when the learner
-    is in an effect, and takes note of what another host has answered whenever the coroutine goes on.
+    is in an effect, and takes note of another host's answer whenever the coroutine goes on.
     """
 
     __slots__ = ("_clocked", "_gradient_seconds", "_state", "lane")

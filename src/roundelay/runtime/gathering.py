@@ -1,8 +1,9 @@
-"""Gatherings: when they close, who is late, and whose contribution counts. One set of rules for all runtimes.
+"""Gatherings: when they close, which learners are late, and which contributions count. One set of rules for all
+runtimes.
 
 A gathering is open at any time. A learner comes to it (`admits`, then `arrive`), waits if it is in time, and one of
-those who wait closes it when `closing_time` has come. The numbers are arrays, in shared memory where learners are
-processes. Whoever calls holds a lock, and says the time.
+those that wait closes it when `closing_time` has come. The numbers are arrays, in shared memory where learners are
+processes. The caller holds a lock, and says the time.
 
 Legend: L learners.
 """
@@ -23,9 +24,9 @@ COME, FOR_THE_LAST_TIME, FINISHED = 1, 2, 3
 PAST = 64
 """Spans that are remembered."""
 LEARNT = "centre gatherings"
-"""Name in a `ClusterState` of what is usual by now: of spans, and of norms and losses."""
+"""Name in a `ClusterState` of the usual values so far: spans, norms and losses."""
 UNJUDGED = 10
-"""Contributions that no guard judges: by these it learns what is usual."""
+"""First contributions, which no guard judges: from these it learns the usual values."""
 
 
 @dataclass(frozen=True)
@@ -39,7 +40,7 @@ class GatheringTable:
     took_at: NDArray[np.float64]  # (L,) seconds
     came: NDArray[np.int64]  # (L,) COME, FOR_THE_LAST_TIME or FINISHED; 0: not yet
     came_at: NDArray[np.float64]  # (L,) seconds
-    spans: NDArray[np.float64]  # (PAST,) seconds from taking a model to coming, of those who came before
+    spans: NDArray[np.float64]  # (PAST,) seconds from taking a model to coming, of past contributions
     spans_seen: NDArray[np.int64]  # (1,)
     usual: NDArray[np.float64]  # (2, 2) mean and variance, of norms and of losses
     usual_seen: NDArray[np.int64]  # (1,)
@@ -67,7 +68,8 @@ class GatheringTable:
 
 @dataclass(frozen=True)
 class Gathered:
-    """Gatherings of a segment: how many closed, and by rank what counted, came late, and was left out."""
+    """Gatherings of a segment: how many closed, and by rank how many contributions counted, came late, and were left
+    out."""
 
     closed: int
     counted: tuple[int, ...]
@@ -110,14 +112,18 @@ class Gatherings:
         """Let no learner wait for these before they `join`, whether they live or not."""
         self.table.outside[list(ranks)] = 1
 
+    def finish(self, ranks: Sequence[int]) -> None:
+        """Note that these have come for the last time in this segment, to gatherings that are lost."""
+        self.table.came[[rank for rank in ranks if not self.table.came[rank]]] = FINISHED
+
     def learnt(self) -> NDArray[np.float64] | None:
-        """Return numbers of what is usual by now, (1, PAST + 6), to go on with later; None: no learner has come yet."""
+        """Return the usual values so far, (1, PAST + 6), to go on with later; None: no learner has come yet."""
         table = self.table
         seen = np.array([table.spans_seen[0], table.usual_seen[0]], np.float64)
         return np.concatenate([seen, table.usual.ravel(), table.spans])[None] if seen.any() else None
 
     def recall(self, learnt: NDArray[np.float64] | None) -> None:
-        """Go on with what was `learnt`; None: with nothing."""
+        """Go on with the values that were `learnt`; None: with none."""
         table, numbers = self.table, np.zeros(PAST + 6) if learnt is None else learnt.ravel()
         table.spans_seen[0], table.usual_seen[0] = numbers[:2]
         table.usual[:], table.spans[:] = numbers[2:6].reshape(2, 2), numbers[6:]
@@ -153,8 +159,8 @@ class Gatherings:
         return True
 
     def _is_usual(self, values: tuple[float, float], limit: float) -> bool:
-        """Judge norm and loss. What is too large counts, for what is usual, as no more than the limit, so that a
-        lasting change becomes usual."""
+        """Judge norm and loss. A value above the limit counts as the limit in the usual values, so that a lasting
+        change becomes usual."""
         usual, seen = self.table.usual, int(self.table.usual_seen[0])
         good = True
         for number, value in enumerate(values):
@@ -189,7 +195,7 @@ class Gatherings:
     # A gathering closes -----------------------------------------------------------------------------------------------
 
     def closing_time(self, terms: Quorum, living: Sequence[int]) -> float:
-        """Return the time at which the open gathering closes if nobody else comes; infinite: somebody must come
+        """Return the time at which the open gathering closes if no other learner comes; infinite: another must come
         first."""
         table, come = self.table, [rank for rank in living if self.table.came[rank]]
         if len(come) == len(living):
@@ -219,8 +225,8 @@ class Gatherings:
         self.table.closer[self.table.closer == rank] = -1
 
     def close(self, living: Sequence[int], now: float) -> None:
-        """Close the gathering: the exchange that `begin_closing` asked for is done. Those who wait may go on: for a
-        segment's end all."""
+        """Close the gathering: the exchange that `begin_closing` asked for is done. Learners that wait may go on: at a
+        segment's end, all."""
         table, ends = self.table, self._ends(living)
         table.closed[0] += 1
         table.opened_at[0], table.closer[0] = now, -1

@@ -1,4 +1,4 @@
-"""Scripts that start learners, and what they must have.
+"""Scripts that start learners, and the guard they must have.
 
 A learner process imports the script that started it, under another name than `__main__`, where the task, the strategy
 or the optimizer is defined there. Without the guard `if __name__ == "__main__":` that import runs the whole script

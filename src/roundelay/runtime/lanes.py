@@ -13,9 +13,9 @@ ON_GRADIENT, ON_UPDATE, ON_EXCHANGE, ON_MEAN, ON_MINIBATCH = range(len(SPAN_KIND
 MOST_SPANS: Final = 400
 """Most spans that a lane has."""
 SHORTEST: Final = 2e-5
-"""Seconds of a span; what is shorter could not be seen."""
+"""Least seconds of a span; a shorter one could not be seen."""
 LANE_SEGMENTS: Final = 2
-"""Segments that have lanes, since a run has begun or gone on: the first is slowed by what libraries do once."""
+"""Segments that have lanes, since a run has begun or gone on: the first is slowed by work that libraries do once."""
 
 Span = tuple[int, float, float]
 """Index into SPAN_KINDS, and the seconds of its beginning and its end on the runtime's clock."""

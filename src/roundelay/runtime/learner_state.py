@@ -1,9 +1,13 @@
 """The learner's own state, the same in all runtimes: its public row, its private snapshot, its optimizer.
 
+A step is one mutation: an update of the row, the deferred exchange before it and the snapshot after it.
+
 Legend: P parameters, L learners.
 """
 
-from collections.abc import Callable, Mapping
+import time
+from abc import ABC, abstractmethod
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cache, partial
 from types import MappingProxyType
@@ -14,23 +18,138 @@ from numpy.typing import NDArray
 from torch import Tensor
 from torch.linalg import vector_norm
 
-from roundelay.algorithms.local_update import LocalOptimizer
+from roundelay.algorithms.local_update import CopyingUpdate, LocalOptimizer, RowUpdate
 from roundelay.core.effects import Exchange
 from roundelay.core.flat import shaped, slices
 from roundelay.core.state import Gradient, Me, Minibatch, Snapshot, Statistics
 from roundelay.runtime.base import STALENESS_BINS, Counts, SegmentPlan
-from roundelay.runtime.deferred import Deferred, DeferredExchange
 from roundelay.runtime.learners_rate import RateFactor
-from roundelay.runtime.local_steps import (
-    ChunkedStep,
-    LocalStep,
-    OnePassStep,
-    SnapshotBuffer,
-    StepByParameters,
-    WholeStep,
-)
-from roundelay.runtime.rows import Row, RowOperation
+from roundelay.runtime.rows import Deferred, DeferredExchange, Row, RowOperation
 from roundelay.runtime.trace import Kind
+
+
+class SnapshotBuffer:
+    """Memory for a learner's snapshots of its row, (P,).
+
+    Where `vector` is None the row is its own snapshot: for strategies under which no other learner writes a row, and
+    its own does not before the gradient is there.
+    """
+
+    def __init__(self, row: Row, vector: Tensor | None) -> None:
+        self._row, self.vector = row, row.vector if vector is None else vector
+        self._parts = [] if vector is None else slices(vector)
+        self._apart = self.vector.device != row.vector.device
+
+    def copy(self) -> None:
+        """Copy the row, under its lock."""
+        if self._apart:
+            self.vector.copy_(self._row.vector)
+            return
+        for copy, x in zip(self._parts, self._row.parts, strict=False):
+            copy.copy_(x)
+
+    def copy_chunk(self, number: int) -> None:
+        """Copy one chunk, under the row's lock."""
+        if self._parts:
+            self._parts[number].copy_(self._row.parts[number])
+
+
+class LocalStep(ABC):
+    """The way a learner's own row is updated by a gradient."""
+
+    def begin(self) -> None:  # noqa: B027 most keep nothing between segments
+        """Begin a segment: rows and memory may have been replaced from outside."""
+
+    @abstractmethod
+    def take(self, gradient: Gradient, rate: float, mixing: RowOperation | None) -> float:
+        """Do the exchange `mixing`, under the row's lock, if there is one, update the row, and leave it in the snapshot
+        buffer; return the seconds that the exchange took."""
+
+    def end(self) -> None:  # noqa: B027
+        """End: the row has had its update."""
+
+
+def _exchange(mixing: RowOperation | None) -> float:
+    """Do all of the exchange, if there is one; return the seconds that it took."""
+    if mixing is None:
+        return 0.0
+    started = time.perf_counter()
+    mixing.all_chunks()
+    return time.perf_counter() - started
+
+
+class ChunkedStep(LocalStep):
+    """Exchange, update and snapshot chunk by chunk: each is in cache for all three."""
+
+    def __init__(self, snapshot: SnapshotBuffer, update: RowUpdate) -> None:
+        self._snapshot, self._update = snapshot, update
+
+    def begin(self) -> None:
+        self._update.begin()
+
+    def take(self, gradient: Gradient, rate: float, mixing: RowOperation | None) -> float:
+        exchanging = 0.0
+        for number, part in enumerate(slices(gradient.vector)):
+            if mixing is not None:
+                started = time.perf_counter()
+                mixing.chunk(number)
+                exchanging += time.perf_counter() - started
+            self._update.update_(number, part, rate)
+            self._snapshot.copy_chunk(number)
+        return exchanging
+
+    def end(self) -> None:
+        self._update.end()
+
+
+class OnePassStep(LocalStep):
+    """Exchange, then update and snapshot in one pass over the whole row, on a device that has a kernel for it."""
+
+    def __init__(self, update: CopyingUpdate) -> None:
+        self._update = update
+
+    def take(self, gradient: Gradient, rate: float, mixing: RowOperation | None) -> float:
+        exchanging = _exchange(mixing)
+        self._update.update_(gradient.vector, rate)
+        return exchanging
+
+
+class StepByParameters(LocalStep):
+    """Exchange, then the update of each parameter in its shape, then the snapshot."""
+
+    def __init__(self, snapshot: SnapshotBuffer, update: RowUpdate, shapes: Sequence[Sequence[int]]) -> None:
+        self._snapshot, self._update, self._shapes = snapshot, update, shapes
+
+    def begin(self) -> None:
+        self._update.begin()
+
+    def take(self, gradient: Gradient, rate: float, mixing: RowOperation | None) -> float:
+        exchanging = _exchange(mixing)
+        for number, part in enumerate(shaped(gradient.vector, self._shapes)):
+            self._update.update_(number, part, rate)
+        self._snapshot.copy()
+        return exchanging
+
+    def end(self) -> None:
+        self._update.end()
+
+
+class WholeStep(LocalStep):
+    """An update of the whole row by the user's optimizer.
+
+    Args:
+        update: `update(gradient)` changes the row; True: and the snapshot buffer holds it already.
+    """
+
+    def __init__(self, snapshot: SnapshotBuffer, update: Callable[[Gradient], bool]) -> None:
+        self._snapshot, self._update = snapshot, update
+
+    def take(self, gradient: Gradient, rate: float, mixing: RowOperation | None) -> float:
+        exchanging = _exchange(mixing)
+        if not self._update(gradient):
+            self._snapshot.copy()
+        return exchanging
+
 
 MEASURED = 50
 """The norm of one gradient in so many is measured: another pass over all its elements, where a step makes several."""
@@ -50,34 +169,23 @@ class LearnerPlace:
 @final
 @dataclass(frozen=True)
 class LearnerVectors:
-    """Vectors of a learner, wherever they lie, (P,) each.
-
-    Attributes:
-        snapshot: where snapshots are copied to; None: they are the row itself (`SnapshotBuffer`).
-        memory: by name, of its strategy and its optimizer.
-        shapes: of the parameters that lie one after another in the row; none: it is one.
-    """
+    """Vectors of a learner, wherever they lie, (P,) each."""
 
     row: Row
     gradient: Tensor
-    snapshot: Tensor | None
-    memory: Mapping[str, Tensor]
-    shapes: tuple[tuple[int, ...], ...] = ()
+    snapshot: Tensor | None  # where snapshots are copied to; None: they are the row itself (`SnapshotBuffer`)
+    memory: Mapping[str, Tensor]  # by name, of its strategy and its optimizer
+    shapes: tuple[tuple[int, ...], ...] = ()  # of the parameters that lie one after another in the row; none: it is one
 
 
 @final
 @dataclass(frozen=True)
 class LearnerTables:
-    """Small tables that a learner writes.
+    """Counters and scalars that a learner writes beside its vectors, as views of its runtime's tables."""
 
-    Attributes:
-        steps: of all learners, (L,).
-        counts: of the segment, of all learners.
-        scalars: of this learner's optimizer, of its rate factor, and then its row's mass, if rows are weighed.
-    """
-
-    steps: NDArray[np.int64]
-    counts: Counts
+    steps: NDArray[np.int64]  # of all learners, (L,)
+    counts: Counts  # of the segment, of all learners
+    # of this learner's optimizer, of its rate factor, and then its row's mass, if rows are weighed.
     scalars: NDArray[np.float64]
 
 
@@ -134,7 +242,9 @@ class LearnerState(Me):
         self._optimizer, self.minibatches_a_round = optimizer, place.minibatches_a_round
         self.row, self.gradient_buffer, self.counts = row, vectors.gradient, tables.counts
         self.living, self._count_steps = self.everyone, True
-        self._snapshot, self._snapshot_version = SnapshotBuffer(row, vectors.snapshot), -1
+        self._snapshot = SnapshotBuffer(row, vectors.snapshot)
+        self.snapshot_version = -1
+        """Version of the row that the last snapshot is of; negative: there is none that is still like it."""
         self._step: LocalStep = (
             WholeStep(self._snapshot, update)
             if update is not None
@@ -162,10 +272,10 @@ class LearnerState(Me):
         return self._optimizer.share_after_reset(steps)
 
     def begin_segment(self, plan: SegmentPlan | None, living: tuple[int, ...], ages: str) -> None:
-        """Forget the snapshot: between segments the row, and what the optimizer remembers, may have been replaced from
-        outside. Without a plan somebody else's schedule says the learning rate."""
+        """Forget the snapshot: between segments the row, and the optimizer's memory, may have been replaced from
+        outside. Without a plan the user's schedule sets the learning rate."""
         self._plan, self.learning_rate = plan, 0.0 if plan is None else plan.rate(plan.first_round)
-        self.living, self._count_steps, self._snapshot_version = living, ages == "row", -1
+        self.living, self._count_steps, self.snapshot_version = living, ages == "row", -1
         self._deferred.clear()
         self._step.begin()
         if self._rate is not None:
@@ -183,22 +293,17 @@ class LearnerState(Me):
             self.learning_rate = self._plan.rate(batch.index // self.learners)
 
     def snapshot(self) -> Snapshot:
-        if self._snapshot_version != self.row.version:
+        if self.snapshot_version != self.row.version:
             with self.row.lock:
                 self._snapshot.copy()
-                self._snapshot_version = self.row.version
-        self.row.trace.note(Kind.READ, mine=self._snapshot_version)
-        return Snapshot(self._snapshot.vector, self._snapshot_version)
-
-    @property
-    def snapshot_version(self) -> int:
-        """Version of the row that the last snapshot is of; negative: there is none that is still like it."""
-        return self._snapshot_version
+                self.snapshot_version = self.row.version
+        self.row.trace.note(Kind.READ, mine=self.snapshot_version)
+        return Snapshot(self._snapshot.vector, self.snapshot_version)
 
     @property
     def snapshot_is_row(self) -> bool:
-        """Under the row's lock, in an update too: True if nobody has written the row since the last snapshot."""
-        return self._snapshot_version == self.row.version
+        """Under the row's lock, in an update too: True if the row was not written since the last snapshot."""
+        return self.snapshot_version == self.row.version
 
     def step(self, gradient: Gradient) -> None:
         row = self.row
@@ -232,7 +337,7 @@ class LearnerState(Me):
         if mixing is None:
             row.begin()
         else:
-            self._snapshot_version = -1
+            self.snapshot_version = -1
         factor = 1.0 if self._rate is None else self._own_factor(self._rate, gradient)  # which the exchange may change
         exchanging = self._step.take(gradient, self.learning_rate * factor, mixing)
         if mixing is not None and deferred is not None:
@@ -244,7 +349,7 @@ class LearnerState(Me):
         row.trace.note(Kind.STEP, mine=version)
         self._step.end()
         row.worked()
-        self._snapshot_version = version + 1
+        self.snapshot_version = version + 1
         row.end()
         if exchanging:
             self.counts.exchange_s[self.rank] += exchanging  # the runtime counts the whole step as an update

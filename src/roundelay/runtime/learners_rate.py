@@ -1,8 +1,8 @@
 """The factor on one learner's learning rate that lets several learners go further than one.
 
     as-is     1: the rate is that of one learner. Under averages the model then moves by the mean of the learners' steps
-    fastest   the model moves as far in a second as the row of the fastest learner: where rows are weighed by what
-              learners do (`Strategy.weighed`), the fastest's mass over the mean of masses by themselves
+    fastest   the model moves as far in a second as the row of the fastest learner: where rows are weighed by their
+              learners' work (`Strategy.weighed`), the fastest's mass over the mean of masses by themselves
               (`fastest_over_mean`); else 1
     linear    the model moves by the sum of all gradients: 1 / `Strategy.distance`
     gain      between the two, by the noise of gradients (algorithms/gain.py). Where rows are weighed: that of `fastest`
@@ -12,11 +12,11 @@
 
 Where curvature withholds the gain, a slow learner harms: near the largest stable rate its gradients, at old
 snapshots, and the factor that makes up for its row are too much. So a learner under `gain` marks its row as long as
-less than half of the gain is free, at first too, and rows much lighter than one with a mark follow it
-(algorithms/averaging.py).
+consecutive gradients leave less than half of the gain, at first too, and rows much lighter than one with a mark follow
+it (algorithms/averaging.py).
 
-A factor is of the local update alone: what a schedule says, and what records call the learning rate, stay. It follows
-the learners that live.
+A factor is of the local update alone: the schedule's rate, and the learning rate in records, stay. It follows the
+learners that live.
 """
 
 from collections.abc import Callable, Collection, Mapping
@@ -36,8 +36,8 @@ _PARTS = 32
 
 
 def settled(rate: LearnersRate, strategy: Strategy, shared: bool) -> LearnersRate:
-    """Return the rate that is meant, where `auto` leaves it open, for learners who share a round's minibatch or have
-    one each."""
+    """Return the rate that `auto` stands for, for learners that share a round's minibatch or have one each; others as
+    they are."""
     if rate != "auto":
         return rate
     return "gain" if not shared and strategy.under("gain", shared).weighed else "as-is"
@@ -55,19 +55,22 @@ class RateFactor:
     def __init__(self, rate: LearnersRate, strategy: Strategy, shared: bool, noise: GradientNoise | None) -> None:
         self.rate, self._strategy, self._shared, self.noise = rate, strategy, shared, noise
         self._living: Collection[int] = ()
+        self._part = 1.0
         self._largest, self._averaged = 1.0, 1.0
 
     @property
     def steep(self) -> bool:
         """True while curvature withholds more than half of the gain, as far as is known."""
-        return self.noise is not None and self.noise.free < 0.5
+        return self.noise is not None and self.noise.steep
 
-    def live(self, living: Collection[int]) -> None:
-        """Note that these learners live from now on."""
+    def live(self, living: Collection[int], different: int | None = None) -> None:
+        """Note that these learners live from now on, of whom so many have minibatches of their own; None: all. Equal
+        ones gain nothing."""
         if living != self._living:
             self._living = living
             self._largest = self._strategy.largest_factor(len(living), self._shared)
             self._averaged = self._strategy.minibatches_in_an_update(len(living))
+        self._part = 1.0 if different is None else different / max(1, len(living))
 
     def factor(
         self,
@@ -77,8 +80,8 @@ class RateFactor:
         others: NDArray[np.float64] | None = None,
     ) -> float:
         """Return the factor for this step, and look at its `gradient` (P,), where the next ones depend on it. One of an
-        empty minibatch, which no other learner's is in, tells nothing. `others` is what its row knows of others'
-        shares (`Row.others`)."""
+        empty minibatch, which no other learner's is in, tells nothing. `others` are the shares of others that its row
+        knows (`Row.others`)."""
         if self.rate == "linear":
             return self._largest
         found, minibatches = 1.0, self._largest
@@ -87,7 +90,9 @@ class RateFactor:
             found, alike = fastest_over_mean(known), self._averaged * len(self._living) / max(1, len(known))
             minibatches = alike * minibatches_averaged(speeds(known))
         if self.noise is not None:
-            found *= 1 + (gain(self.noise.signal, minibatches, self._averaged) - 1) * self.noise.free
+            averaged = max(1.0, self._part * self._averaged)
+            found *= 1 + (gain(self.noise.signal, self._part * minibatches, averaged) - 1) * self.noise.free
+            found = 1.0 if self.noise.early else found
             if self.noise.wants(step) and not (empty and self._averaged == 1):
                 self.noise.look(step, gradient())
         return round(_PARTS * found) / _PARTS
@@ -153,15 +158,24 @@ def work_of(
 
 
 def said_at_end(
-    rate: LearnersRate, strategy: Strategy, learners: int, shared: bool, work: float, averaged: float = 1.0
+    rate: LearnersRate,
+    strategy: Strategy,
+    learners: int,
+    shared: bool,
+    work: float,
+    averaged: float = 1.0,
+    different: int | None = None,
 ) -> str:
-    """Return a sentence on how far learners came who moved the model by `work` times the steps of the fastest, and
-    `averaged` so many minibatches (`minibatches_averaged`); empty where all that is known beforehand."""
+    """Return a sentence on the progress of learners that moved the model by `work` times the steps of the fastest, and
+    `averaged` so many minibatches (`minibatches_averaged`); empty where all that is known beforehand. Of the learners
+    so many have `different` minibatches; None: all."""
     largest = strategy.largest_factor(learners, shared)
     if learners == 1 or shared or largest == 1:
         return ""
     if rate == "gain":
-        return f"{learners} learners did the work of {work:.2f} (rate gain)"
+        equal = different is not None and different < learners
+        work, why = (min(work, float(different or 1)), ", for their minibatches were equal") if equal else (work, "")
+        return f"{learners} learners did the work of {work:.2f} (rate gain){why}"
     if rate == "fastest" and strategy.weighed:
         return (
             f"{learners} learners moved the model as far as {work:.2f} would at the learning rate of one, with the "

@@ -1,4 +1,4 @@
-"""Keeps `live.json` up to date while a run, or a session of somebody else's loop, trains: for `roundelay status`."""
+"""Keeps `live.json` up to date while a run, or a session of a user's loop, trains: for `roundelay status`."""
 
 import dataclasses
 from collections.abc import Mapping, Sequence
@@ -86,7 +86,7 @@ class LiveFile:
         self._change(doing=EVALUATING)
 
     def finish(self) -> None:
-        """Finish the run: from now on its results say what there is to say."""
+        """Finish the run: from now on its results say the rest."""
         with suppress(OSError):
             (self._folder / Live.FILE).unlink(missing_ok=True)
 

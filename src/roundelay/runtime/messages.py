@@ -1,9 +1,9 @@
-"""Messages as types: what one process says to another, over a link or in shared memory.
+"""Messages as types, from one process to another, over a link or in shared memory.
 
-A message is a subclass of `Message`, and its fields are its JSON object. An annotation says what a field may be, and
-what is read is checked here, before anything is done with it: half of a message must not be counted when its host is
-lost. Fields are whole numbers, numbers, truths, texts, bytes, codecs with their options, one of some words (`Literal`,
-`Enum`), tuples, dictionaries by text, other dataclasses, any of these or None or one of some words (`int |
+A message is a subclass of `Message`, and its fields are its JSON object. An annotation says which values a field may
+have, and a message is checked here before anything is done with it: half of a message must not be counted when its host
+is lost. Fields are whole numbers, numbers, truths, texts, bytes, codecs with their options, one of some words
+(`Literal`, `Enum`), tuples, dictionaries by text, other dataclasses, any of these or None or one of some words (`int |
 Literal["auto"]`), and anything (`Any`), for the receiver to check.
 
 Numbers are from 0 on and below BOUND, unless an annotation gives another `Range`; texts are as people may see them.
@@ -46,7 +46,7 @@ _CONTROLS = re.compile(r"[\x00-\x08\x0b-\x1f\x7f-\x9f]")
 
 
 class InvalidMessage(ValueError):
-    """A message that no process of ours sends; names the message, the field, and what is wrong with it."""
+    """A message that no process of ours sends; names the message, the field, and its fault."""
 
 
 @final
@@ -93,7 +93,7 @@ class Message:
 
     @property
     def header(self) -> dict[str, Any]:
-        """Fields that differ from what they are unsaid, for JSON (`plain`)."""
+        """Fields that differ from their defaults, for JSON (`plain`)."""
         return {field.name: value for field, value in _values(self) if value != field.default}
 
 
@@ -102,7 +102,7 @@ def _values(of: Any) -> list[tuple[Field[Any], Any]]:
 
 
 def plain(value: Any) -> Any:
-    """Return what JSON has in the place of a dataclass, of bytes, a word, or a codec: its name and its options.
+    """Return the JSON value for a dataclass, bytes, a word, or a codec: its name and its options.
 
     Raises:
         TypeError: it is neither.
@@ -171,18 +171,18 @@ def read(cls: type[T], said: Any, **most: float) -> T:
 
 
 def invalid(value: Any, what: str) -> InvalidMessage:
-    """Return the error that a value is not what is due."""
+    """Return the error that a value is not of the kind due."""
     return InvalidMessage(f"{reprlib.repr(value)} is {what}")
 
 
 def cleaned(value: str) -> str:
-    """Return a text without what would make a terminal do something, and not longer than TEXT."""
+    """Return a text without control characters for a terminal, and not longer than TEXT."""
     return _CONTROLS.sub("?", value[:TEXT])
 
 
 @cache
 def _reader(hint: Any) -> Read:
-    """Return a function that checks a value against an annotation, and returns what it stands for."""
+    """Return a function that checks a value against an annotation, and returns the value it stands for."""
     make = _MADE.get(get_origin(hint))
     if make is not None:
         return make(get_args(hint))

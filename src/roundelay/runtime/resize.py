@@ -4,14 +4,14 @@ The same learners under the same strategy go on bit for bit. Else:
 
     row          the model to evaluate, on every learner: the centre, or the mean of the holders' rows (by their masses,
                  where the strategy weighs rows)
-    centre       stays, and what is kept beside it
+    centre       stays, with the vectors beside it
     all others   (momentum, block memory, ...) the mean over the L learners, on every learner; a vector that is the same
-                 on all, such as the anchor of block momentum, stays bit for bit what it is
-    steps        the largest, on every learner: whatever is drawn by step number goes on, and nothing is drawn twice
+                 on all, such as the anchor of block momentum, stays the same bit for bit
+    steps        the largest, on every learner: draws by step number go on, and none is made twice
     versions     the largest of the rows', so that they only grow; the centre's stays
 
-Under another strategy, or one that remembers something else by its options, what the optimizer remembers is such a mean
-too. All that is a strategy's begins as in a new training: the centre with the model, its memory and masses with zeros,
+Under another strategy, or one that remembers something else by its options, the optimizer's memory is such a mean too.
+All that is a strategy's begins as in a new training: the centre with the model, its memory and masses with zeros,
 steps, by which strategies know that they begin, and versions with 0.
 
 Legend: P parameters, L learners before, M learners after.
@@ -32,20 +32,13 @@ from roundelay.strategies.base import Strategy
 
 @dataclass(frozen=True)
 class TrainedBy:
-    """The strategy of learners that were saved, as far as it matters to those that go on.
-
-    Attributes:
-        memory: names of vectors that it remembers.
-        holders: ranks whose rows are models.
-        weighed: rows have masses.
-        centre: there is one.
-    """
+    """The strategy of learners that were saved, as far as it matters to those that go on."""
 
     strategy: str
-    memory: Sequence[str]
-    holders: Sequence[int]
-    weighed: bool = False
-    centre: bool = False
+    memory: Sequence[str]  # names of vectors that it remembers
+    holders: Sequence[int]  # ranks whose rows are models
+    weighed: bool = False  # rows have masses
+    centre: bool = False  # there is one
 
     @classmethod
     def of(cls, strategy: Strategy, ranks: Iterable[int]) -> Self:
@@ -68,15 +61,15 @@ class TrainedBy:
         return {**vars(self), "memory": list(self.memory), "holders": list(self.holders)}
 
     def remembered_by(self, strategy: Strategy) -> bool:
-        """Return True if `strategy` can go on with what this one remembers."""
+        """Return True if `strategy` can go on with this one's memory."""
         return self.strategy == strategy.name and sorted(self.memory) == sorted(strategy.memory)
 
     def become(self, strategy: Strategy, models: str, optimizers: str) -> str:
-        """Say what learners begin with, under `strategy`, that do not go on as they were.
+        """Say with which state learners begin, under `strategy`, that do not go on as they were.
 
         Args:
             models: those that the model is the mean of, where it is no centre ("3 models").
-            optimizers: whatever else they begin with of the state of optimizers; empty: nothing.
+            optimizers: the state of optimizers with which they begin, in words; empty: none.
         """
         model, kept = "the centre" if self.centre else f"the mean of {models}", self.remembered_by(strategy)
         parts = [model, optimizers]

@@ -1,7 +1,11 @@
 """Rows: public parameters with a version, and the operations on one or two of them that are atomic.
 
 The rule of every effect on another's row is here once (`REACH_RULES`), and every runtime goes by it: which rows it
-reads and writes, under which locks, what it does to a chunk, what it carries there and back, and how it is recorded.
+reads and writes, under which locks, its work on a chunk, the vectors it carries there and back, and how it is recorded.
+
+A deferred exchange, begun by the strategy, is done in the same pass over the row as the learner's next step: each chunk
+is in cache then, and no learner waits for the exchange before that. The engine puts it here (`engine.py`), the step of
+the learner's state takes it (`learner_state.py`), or the engine withdraws it when the strategy waits for it.
 
 Legend: P parameters.
 """
@@ -21,7 +25,7 @@ from torch import Tensor
 
 from roundelay.algorithms.averaging import shares_of
 from roundelay.core.codec import FP32, Codec
-from roundelay.core.effects import Exchange, Fetch, Reach
+from roundelay.core.effects import Exchange, Fetch, Handle, Reach
 from roundelay.core.flat import WHOLE, slices
 from roundelay.runtime.coding import CodedRule, memory_of
 from roundelay.runtime.trace import NO_TRACE, Access, Kind, Trace, Use
@@ -41,14 +45,14 @@ class Lock(ABC):
 
     @abstractmethod
     def try_acquire(self) -> bool:
-        """Take the lock if nobody has it; says whether it did."""
+        """Take the lock if it is free; return True if so."""
 
     @abstractmethod
     def acquire(self) -> None:
         """Take the lock, and wait for it.
 
         Raises:
-            TimeoutError: whoever has it does not let go.
+            TimeoutError: its holder does not let go.
         """
 
     @abstractmethod
@@ -78,7 +82,7 @@ class Row:
 
     The version lives in `versions[rank]` as a count of half mutations: odd while one is under way, so that a writer
     killed in the middle leaves a trace. `away[rank]`, where there are several hosts, is the number of the exchange with
-    another host that it is just in, or 0: then it takes part in no other (runtime/hosts/exchange/row_leases.py).
+    another host that it is just in, or 0: then it takes part in no other (runtime/hosts/exchange/carrier.py).
     `trace` takes the notes of the row's own learner.
     """
 
@@ -159,7 +163,7 @@ class Row:
 
     @property
     def torn(self) -> bool:
-        """True, when nobody holds the lock, if a writer died in the middle of a mutation."""
+        """True, while the lock is free, if a writer died in the middle of a mutation."""
         return bool(self._versions[self.rank] % 2)
 
     @property
@@ -199,8 +203,8 @@ class Row:
 
 
 def adopt(mine: Row, theirs: Row, memory: Sequence[tuple[Tensor, Tensor]] = (), trace: Trace = NO_TRACE) -> None:
-    """Overwrite row `mine`, atomically, by row `theirs`, and each first vector of `memory` by the second; what is
-    remembered of a row changes only with it. `trace` takes the note of it."""
+    """Overwrite row `mine`, atomically, by row `theirs`, and each first vector of `memory` by the second; the memory of
+    a row changes only with it. `trace` takes the note of it."""
     with _locked(mine, theirs):
         trace.note(Kind.JOIN, theirs.rank, mine.version, theirs.version)
         mine.begin()
@@ -211,9 +215,9 @@ def adopt(mine: Row, theirs: Row, memory: Sequence[tuple[Tensor, Tensor]] = (), 
 
 
 def mend(rows: Iterable[Row]) -> tuple[int, ...]:
-    """Make the versions of rows even that a writer has left half written; which these are.
+    """Make the versions of rows even that a writer has left half written; return their ranks.
 
-    Rows being written just now are not looked at: a writer mends what it finds.
+    Rows being written just now are not looked at: a writer mends its row.
     """
     torn = []
     for row in rows:
@@ -231,22 +235,18 @@ def mend(rows: Iterable[Row]) -> tuple[int, ...]:
 def _locked(*rows: Row) -> Iterator[None]:
     """Hold the locks of all.
 
-    Lock order: the lower rank first, whoever asks. All learners keep to it, so no circle of them can wait for each
+    Lock order: the lower rank first, for any caller. All learners keep to it, so no circle of them can wait for each
     other, and there is no deadlock.
     """
     held: list[Row] = []
     try:
-        for row in sorted(rows, key=_rank):
+        for row in sorted(rows, key=lambda row: row.rank):
             row.lock.acquire()
             held.append(row)
         yield
     finally:
         for row in reversed(held):
             row.lock.release()
-
-
-def _rank(row: Row) -> int:
-    return row.rank
 
 
 # Effects on the row of another ----------------------------------------------------------------------------------------
@@ -258,22 +258,18 @@ ChunkWork = Callable[[int], object]
 @final
 @dataclass(frozen=True)
 class ReachRule:
-    """The rule of one kind of `Reach`: all that runtimes must know of it.
+    """The rule of one kind of `Reach`: all that runtimes must know of it."""
 
-    Args:
-        access: the rows it reads or writes. Their locks are held, and their versions recorded; written ones have a
-            version more afterwards, and must not be away.
-        prepare: `prepare(mine, theirs, effect)`, under the locks and before anything is changed: a function that does
-            the effect to one chunk. It may be called for one chunk after the other, between other work on them.
-        carried: `carried(effect)`: the codecs of the vectors (P,) that go to the peer, and that come back; None:
-            no vector, as in a mere request. The simulator prices them.
-        kind: the kind of its record in a trace.
-    """
-
+    # the rows it reads or writes. Their locks are held, and their versions recorded; written ones have a version more
+    # afterwards, and must not be away.
     access: Access
+    # `prepare(mine, theirs, effect)`, under the locks and before anything is changed: a function that does the effect
+    # to one chunk. It may be called for one chunk after the other, between other work on them.
     prepare: Callable[[Row, Row, Any], ChunkWork]
+    # `carried(effect)`: the codecs of the vectors (P,) that go to the peer, and that come back; None: no vector, as in
+    # a mere request. The simulator prices them.
     carried: Callable[[Any], tuple[Codec | None, Codec | None]]
-    kind: Kind = Kind.REACH
+    kind: Kind = Kind.REACH  # the kind of its record in a trace
 
 
 def _prepare_exchange(mine: Row, theirs: Row, request: Exchange) -> ChunkWork:
@@ -355,12 +351,13 @@ REACH_RULES: dict[type[Reach], ReachRule] = {
     Fetch: ReachRule(Access(theirs=Use.READ), _prepare_fetch, lambda effect: (None, FP32), Kind.FETCH),
 }
 """The rule of every kind of `Reach`, whose rows are those of `Row` wherever they live. The engine and all runtimes of
-one host go by it; another host can be asked for what its messages can say (procs/coordination/outbox.py)."""
+one host go by it; another host can be asked for effects that its messages can express
+(procs/coordination/outbox.py)."""
 
 
 def reach(mine: Row, theirs: Row, effect: Reach) -> int | None:
-    """Do an effect to the rows as they are now, atomically; the version of theirs afterwards. None if a row that it
-    writes is under way to another host."""
+    """Do an effect to the rows as they are now, atomically; return the version of theirs afterwards. None if a row that
+    it writes is under way to another host."""
     access = REACH_RULES[type(effect)].access
     met = [row for row, use in ((mine, access.mine), (theirs, access.theirs)) if use]
     with _locked(*met):
@@ -395,7 +392,7 @@ class RowOperation:
             row.begin()
 
     def all_chunks(self) -> None:
-        """Do it to both rows from beginning to end."""
+        """Do the effect to all chunks of both rows."""
         for number in range(len(self._theirs.parts)):
             self.chunk(number)
 
@@ -404,3 +401,70 @@ class RowOperation:
         for row in self._written:
             row.end()
         return self._theirs.version
+
+
+@dataclass(frozen=True)
+class DeferredExchange:
+    """A deferred exchange: the row of the peer, and whether the peer `lives`, asked when the exchange could be done."""
+
+    request: Exchange
+    theirs: Row
+    lives: Callable[[], bool]
+    handle: Handle[int | None]
+
+
+class Deferred:
+    """A place for one deferred exchange at a time."""
+
+    def __init__(self) -> None:
+        self._waiting: DeferredExchange | None = None
+
+    @property
+    def occupied(self) -> bool:
+        """True if an exchange is waiting here."""
+        return self._waiting is not None
+
+    def put(self, exchange: DeferredExchange) -> None:
+        """Let it wait for the next step; only where none is waiting."""
+        assert self._waiting is None
+        self._waiting = exchange
+
+    def clear(self) -> None:
+        """Drop the waiting exchange: a segment begins."""
+        self._waiting = None
+
+    def withdraw(self, handle: Handle[int | None] | None = None) -> DeferredExchange | None:
+        """Return the waiting exchange, which is not to be done in a step any more; with `handle`, only if it is that
+        one."""
+        found = self._waiting
+        if found is None or (handle is not None and found.handle is not handle):
+            return None
+        self._waiting = None
+        return found
+
+    def take(self, mine: Row) -> DeferredExchange | None:
+        """Return the exchange, if it can be done now, with the other row's lock held; the caller holds its own row's.
+
+        That lock is only tried: a learner that holds its own row waits for no other, so there is no lock order to keep
+        and no deadlock.
+        """
+        found = self._waiting
+        if found is None:
+            return None
+        if not found.lives():
+            mine.trace.note(Kind.GONE, found.theirs.rank)
+            self._void(found)
+            return None
+        if not found.theirs.lock.try_acquire():
+            return None
+        if mine.away or found.theirs.away:  # for longer than a step perhaps: the next exchange is with another
+            found.theirs.lock.release()
+            mine.trace.note(Kind.AWAY, found.theirs.rank)
+            self._void(found)
+            return None
+        self._waiting = None
+        return found
+
+    def _void(self, found: DeferredExchange) -> None:
+        self._waiting = None
+        found.handle.finish(None)

@@ -2,9 +2,9 @@
 
 A trace is a folder:
     rank-R.bin    32 bytes an event of learner R, in its own order, written at once (they survive a kill)
-    carried-R.bin the same of what exchanges with other hosts did to row R while its learner went on
-    trace.jsonl   the parent's part: what was asked for, and digests of the state that came of it; of an attached
-                  session, which has no parent, what each learner says of itself when it begins and when it leaves
+    carried-R.bin the same of changes of row R by exchanges with other hosts, while its learner went on
+    trace.jsonl   the parent's part: the commands, and digests of the states after them; of an attached
+                  session, which has no parent, each learner's facts when it begins and when it leaves
     trace-R.jsonl the same of the learners of one of several hosts, the first of which is R: so the folders of all hosts
                   can be laid into one
 
@@ -29,8 +29,7 @@ from numpy.typing import NDArray
 from safetensors.torch import load, save
 
 from roundelay.core.errors import UserError
-from roundelay.core.files import json_line
-from roundelay.core.parsing import parse_json
+from roundelay.core.files import json_line, parse_json
 from roundelay.runtime.base import ClusterState, of_centre
 from roundelay.runtime.gathering import LEARNT
 
@@ -80,14 +79,14 @@ class Kind(IntEnum):
     EXCHANGE = 7  # peer
     FETCH = 8  # peer; theirs
     GONE = 9  # an effect on the row of peer that did not happen, peer being dead
-    JOIN = 10  # peer: whose row a new learner took over; mine, theirs
+    JOIN = 10  # a new learner took over the row of peer; mine, theirs
     REACH = 11  # any other effect on the row of peer; of each row that it meets the version; value: its access
-    COME = 12  # came to a gathering; value: 1 if what it gave counts, else 0
+    COME = 12  # came to a gathering; value: 1 if its contribution counts, else 0
     MET = 13  # its gathering was over, or to be closed; value: 1 if this learner closed it, else 0
     PIECE = 14  # drew from a pass that attached learners share; peer: the sampler; mine: the minibatch, or -1
     HASH = 15  # the gradient of an attached loop; mine, theirs: hashes of the point and of it; value: its weight
     ASKED = 16  # for an exchange with row peer, of another host; mine: number of the request
-    ANSWERED = 17  # took the answer; mine; theirs: what it says, -1: nothing came of it; value: looks for it, 0: waited
+    ANSWERED = 17  # took the answer; mine; theirs: the version in it, or -1; value: looks for it, 0: waited
     AWAY = 18  # an effect on the row of peer that did not happen: one of the two is under way to another host
     # Of a row that takes part in an exchange with another host, rather than of its learner:
     BIDDEN = 19  # that exchange begins, which learner peer has asked for; mine: number of the request
@@ -111,7 +110,7 @@ ACCESS = {
 
 @dataclass(frozen=True)
 class TraceEvent:
-    """One of them."""
+    """One event of a trace."""
 
     kind: Kind
     peer: int = -1
@@ -121,7 +120,7 @@ class TraceEvent:
 
     @property
     def access(self) -> Access:
-        """Rows it meets.
+        """Rows that the event meets.
 
         Raises:
             ValueError, OverflowError: no learner has noted this.
@@ -170,15 +169,14 @@ _FORMAT = struct.Struct("<iiqqd")
 
 
 class Trace(Protocol):
-    """Takes notes of a learner's events."""
+    """A recorder of one learner's events."""
 
     def note(self, kind: Kind, peer: int = -1, mine: int = -1, theirs: int = -1, value: float = 0.0) -> None:
         """Note an event; see `Kind` for the numbers."""
-        ...
 
 
 class NoTrace:
-    """A run that nobody records."""
+    """A run that is not recorded."""
 
     def note(self, kind: Kind, peer: int = -1, mine: int = -1, theirs: int = -1, value: float = 0.0) -> None: ...
 
@@ -243,7 +241,7 @@ ARRAY = np.dtype([("kind", "<i4"), ("peer", "<i4"), ("mine", "<i8"), ("theirs", 
 
 
 def read_array(folder: Path, rank: int, carried: bool = False) -> NDArray[Any]:
-    """Return the same as one array.
+    """Return the events of a file as one array.
 
     Raises:
         UserError: the file is missing or not a trace; names it.
@@ -267,8 +265,8 @@ Digests = dict[str, str]
 
 
 def digests(state: ClusterState, living: tuple[int, ...]) -> Digests:
-    """Return a short hash of every living learner's vectors and counters, and of the centre, by name. What gatherings
-    have learnt of spans is left out: a replay has no clock."""
+    """Return a short hash of every living learner's vectors and counters, and of the centre, by name. The spans that
+    gatherings have learnt are left out: a replay has no clock."""
     found = {}
     for name, value in state.vectors.items():
         if name == LEARNT:
@@ -288,7 +286,7 @@ ROWS_ON = "rows on"
 
 
 class Recorder:
-    """The parent's part of a trace: appended to, whatever is there already."""
+    """The parent's part of a trace: appended to one that is there already."""
 
     FILE = "trace.jsonl"
 
@@ -313,7 +311,7 @@ class Recorder:
         self._write("done", number=self._commands, living=living, lost=lost, digests=found)
 
     def load(self, state: ClusterState) -> None:
-        """Note that the state was replaced from outside: by one of before, else it is kept here."""
+        """Note that the state was replaced from outside: by an earlier one, or else by one that is kept here."""
         found = self._digest(state)
         file = None
         if found not in self._known:

@@ -1,7 +1,11 @@
-"""`roundelay simulate`: strategies side by side on a virtual cluster, in seconds, before anybody buys one.
+"""`roundelay simulate`: strategies side by side on a virtual cluster, in seconds, before a real one is bought.
 
-The objective is a noisy quadratic, on which what a strategy should do is known, or nothing at all (timing only); the
+The objective is a noisy quadratic, on which the right course of a strategy is known, or none at all (timing only); the
 time model is runtime/sim/cost.py.
+
+Costs may be those that a recorded run on one host measured. Every learner of a real run counts where its seconds go
+(core/records.py, Segment). Waits are part of them: learners that share a host wait for each other's processors, locks
+and messages, and no finer model is needed for that.
 """
 
 import re
@@ -14,17 +18,16 @@ from safetensors.torch import save
 from torch import Tensor
 
 from roundelay.algorithms.local_update import Sgd
-from roundelay.core.configure import plain
+from roundelay.core.configure import plain, read_yaml
 from roundelay.core.epochs import EpochPlan
 from roundelay.core.errors import UserError
 from roundelay.core.files import atomic_write
 from roundelay.core.minibatch import MinibatchSize
 from roundelay.core.progress import Silent
-from roundelay.core.records import Segment, Staleness, of_kind, read_events
+from roundelay.core.records import Exchanges, RunStarted, Segment, Staleness, of_kind, read_events
 from roundelay.job import Interrupt, Job
-from roundelay.learner.base import Task
+from roundelay.learner.base import Task, TimingOnly
 from roundelay.learner.quadratic import Quadratic
-from roundelay.learner.timing import TimingOnly
 from roundelay.runtime.base import Cluster, LearnerDied, Outcome, Runtime, SegmentPlan, Straggler, staleness_summary
 from roundelay.runtime.sim.cluster import VirtualCluster
 from roundelay.runtime.sim.cost import CostModel
@@ -211,7 +214,7 @@ def _train(scenario: Scenario, strategy: Strategy, exp: Path) -> Simulated:
         save_model=_save,
     )
     results = train(job, exp, Silent(), Interrupt())
-    assert results is not None  # nobody asked to stop
+    assert results is not None  # no stop was asked for
     records = read_events(exp / "events.jsonl")
     steps = [sum(of_rank) for of_rank in zip(*(s.learner_steps for s in of_kind(records, Segment)), strict=True)]
     seconds = results.virtual_seconds or 0.0
@@ -257,3 +260,113 @@ def _recipe(scenario: Scenario, strategy: Strategy) -> dict[str, Any]:
 def _save(x: Tensor, path: Path) -> None:
     with atomic_write(path) as file:
         file.write(save({"x": x.contiguous()}))
+
+
+@dataclass(frozen=True)
+class Timed:
+    """Result of a timing-only simulation.
+
+    drained  virtual seconds until the last learner found nothing more to draw: of the end of a segment, which may wait
+             for exchanges that are long on their way, it has nothing
+    """
+
+    outcome: Outcome
+    events: int
+    drained: float = 0.0
+
+    @property
+    def seconds(self) -> float:
+        """Virtual."""
+        return self.outcome.virtual_seconds or 0.0
+
+    @property
+    def frames_per_second(self) -> float:
+        """Frames per virtual second of all learners together."""
+        return float(self.outcome.counts.frames.sum()) / self.seconds
+
+    @property
+    def frames_per_training_second(self) -> float:
+        """The same without the end of the segment: the speed of a long one."""
+        return float(self.outcome.counts.frames.sum()) / self.drained
+
+
+def time_strategy(
+    strategy: Strategy, cluster: VirtualCluster, frames: int, rounds: int, seed: int = 0, model_bytes: float = 0.0
+) -> Timed:
+    """Return `rounds` minibatches of `frames` for every learner of `cluster`, on average."""
+    learners = cluster.learners
+    task = TimingOnly(rounds * frames * learners)
+    plan = EpochPlan(0, task.examples, frames * learners, learners, seed)
+    work = Cluster(strategy, task, Sgd(), learners, seed)
+    with SimRuntime(work, CostModel(cluster=cluster), model_bytes=model_bytes) as runtime:
+        return Timed(runtime.segment(SegmentPlan(plan, 0.0)), runtime.events, runtime.drained)
+
+
+@dataclass(frozen=True)
+class Measured:
+    """Mean seconds of a recorded run at its fastest segment; other work of a host only slows a run down."""
+
+    name: str
+    strategy: Strategy
+    learners: int
+    cores: int
+    frames: float  # of a learner's minibatch
+    frames_per_second: float  # of all learners
+    gradient: float  # a minibatch
+    update: float  # a minibatch
+    exchange: float | None  # each; None: it had none to speak of
+    mean: float | None  # each
+    steps_a_mean: float = 1.0  # of a learner
+
+    @property
+    def core_seconds(self) -> float:
+        """Processor seconds of one minibatch's gradient, on however many cores it ran."""
+        return self.gradient * cores_used(self.learners, self.cores) / self.learners
+
+
+def cores_used(learners: int, cores: int) -> int:
+    """Return the cores that compute gradients: every learner has as many threads as fit."""
+    return min(cores, learners * max(1, cores // learners))
+
+
+def read_run(exp: Path) -> Measured:
+    """Read the costs that a run directory records.
+
+    Raises:
+        UserError: not a run on real learners, or one that lacks records; names it.
+    """
+    records = read_events(exp / "events.jsonl")
+    started, segments = of_kind(records, RunStarted), of_kind(records, Segment)
+    if not started or not segments:
+        raise UserError(f"{exp}: nothing was trained there yet.")
+    run = started[-1]
+    training = read_yaml(exp / "recipe.yaml").get("training", {})
+    if run.runtime != "procs" or training.get("stragglers"):
+        raise UserError(f"{exp}: costs are taken from real learners without stragglers (--runtime procs).")
+    fastest = max(segments, key=lambda segment: segment.frames_per_second)
+    if not fastest.learner_gradient_s:
+        raise UserError(f"{exp}: its log does not say where the seconds went. Train again with this version.")
+    of_it = of_kind(records, Exchanges)[segments.index(fastest)]
+    exchanges = sum(map(sum, of_it.matrix))
+    steps, means = sum(fastest.learner_steps), sum(fastest.learner_means)
+    spent = {name: sum(getattr(fastest, f"learner_{name}_s")) for name in ("gradient", "update", "exchange", "mean")}
+    return Measured(
+        name=exp.resolve().name,
+        strategy=make_strategy(training["strategy"], training.get("options")),
+        learners=run.learners,
+        cores=_cores(exp, run.machine),
+        frames=sum(fastest.learner_frames) / steps,
+        frames_per_second=fastest.frames_per_second,
+        gradient=spent["gradient"] / steps,
+        update=spent["update"] / steps,
+        exchange=spent["exchange"] / exchanges if exchanges > steps / 100 else None,
+        mean=spent["mean"] / means if means else None,
+        steps_a_mean=steps / means if means else 1.0,
+    )
+
+
+def _cores(exp: Path, machine: str) -> int:
+    found = re.search(r"(\d+) cores", machine)
+    if found is None:
+        raise UserError(f"{exp}: its log does not say how many cores the machine has ({machine!r}).")
+    return int(found[1])

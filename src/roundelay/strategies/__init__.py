@@ -1,9 +1,14 @@
-"""Strategies by name: who talks to whom and when, a file each."""
+"""Strategies by name: who talks to whom and when, a file each.
+
+Other packages bring further ones by entry points of the group `roundelay.strategies`, each with the name of its
+strategy.
+"""
 
 from collections.abc import Mapping
 from typing import Any
 
 from roundelay.core.configure import build, in_order
+from roundelay.core.plugins import WithPlugins
 from roundelay.core.strategy_text import check_choice, parse_strategy
 from roundelay.strategies.a2cid2 import A2CiD2
 from roundelay.strategies.adpsgd import AdPsgd
@@ -31,7 +36,7 @@ from roundelay.strategies.sparseloco import SparseLoCo
 from roundelay.strategies.sparta import Sparta
 from roundelay.strategies.ssgd import Ssgd
 
-STRATEGIES: Mapping[str, type[Strategy]] = {
+_OWN: Mapping[str, type[Strategy]] = {
     cls.name: cls
     for cls in (
         SerialSgd,
@@ -64,6 +69,10 @@ STRATEGIES: Mapping[str, type[Strategy]] = {
 }
 
 
+STRATEGIES = WithPlugins("strategies", _OWN)
+"""Classes of all strategies, those of other installed packages last."""
+
+
 def make_strategy(name: str, options: Mapping[str, Any] | None = None) -> Strategy:
     """Return the strategy called `name`, which may carry options (see `parse_strategy`); they go before `options`.
 
@@ -72,7 +81,7 @@ def make_strategy(name: str, options: Mapping[str, Any] | None = None) -> Strate
     """
     name, written = parse_strategy(name)
     given = {**(options or {}), **written}
-    check_choice(name, given, {known: option_names(cls) for known, cls in STRATEGIES.items()})
+    check_choice(name, given, STRATEGIES, lambda: option_names(STRATEGIES[name]))
     return build(STRATEGIES[name], given, name)
 
 

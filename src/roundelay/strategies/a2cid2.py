@@ -12,9 +12,10 @@ before its row, and as in adpsgd, on its own clock:
 
 Rows and x~ together keep their sum; rows alone do not. With `mixing_rate` 0 the rows are those of adpsgd, to the bit.
 `mixing_rate: null` and `pull: null` are the constants of the mean graph in its authors' code: on a ring the momentum is
-strong, and where everybody meets everybody (random, random-ring) it is nothing.
+strong, and where all learners meet each other (random, random-ring) it is nothing.
 
-Sent: one model each way (8 P bytes) an exchange: each end knows by its own row what its x~ goes. Waits: nobody.
+Sent: one model each way (8 P bytes) an exchange: each end finds the change of its x~ from its own row. Waits: no
+learner.
 
 Where we differ: x and x~ of a learner mix when it begins an exchange of its own, with the gradients it has taken since
 as the time; there they also mix when a peer comes, by the time of a common clock. A learner begins an exchange with
@@ -49,12 +50,12 @@ class A2CiD2(Asynchronous):
     name: ClassVar[str] = "a2cid2"
     memory: ClassVar[tuple[str, ...]] = (AHEAD,)
     traits: ClassVar[Traits] = Traits(
-        synchronous=False, conserves=False, staleness_bound=None, waits="nobody", rows="own"
+        synchronous=False, conserves=False, staleness_bound=None, waits="none", rows="own"
     )
 
     @property
     def host_options(self) -> frozenset[HostOption]:
-        return frozenset(("exchange_share",))  # rows travel with what belongs to them, as they are
+        return frozenset(("exchange_share",))  # rows travel with their vectors, as they are
 
     def settled(self, learners: int) -> tuple[float, float]:
         """Return rate of mixing, for one gradient's time, and pull."""

@@ -5,7 +5,7 @@ Each learner l, on its own clock, again and again:
     read      y   <- x_l                           (snapshot)
     exchange  x_l, x_j <- (x_l + x_j) / 2          (atomic, with one neighbour j, which goes on with its work)
     gradient  g   <- grad f(y; b)                  (at the snapshot, however old it is by now)
-    update    x_l <- x_l - lr * g                  (applied to whatever was mixed in meanwhile)
+    update    x_l <- x_l - lr * g                  (applied to the row as mixed meanwhile)
 
 As one sequence: X_{k+1} = X_k T_k - lr g(X^_k), T_k doubly stochastic, so the sum of all rows moves only by gradients.
 
@@ -14,10 +14,10 @@ Neighbour of the k-th exchange:
     random-ring  the same on the ring relabelled by the permutation of round k, common to all learners. Averaged over
                  permutations every pair meets equally often, so mixing does not slow down with L as on the fixed ring
                  (second eigenvalue of the fixed ring: (1 + 2 cos(2 pi / L)) / 3).
-    random       anybody else, drawn by each learner for itself
+    random       any other learner, drawn by each learner for itself
     exponential  the learner 1, 2, 4, ... places ahead, by turns
 
-With `weights` "progress", the default under rates `gain` and `fastest`, rows are weighed by what their learners do.
+With `weights` "progress", the default under rates `gain` and `fastest`, rows are weighed by their learners' updates.
 Row l has a mass m_l, which grows by 1 with every update; the exchange of l with j is
 
     x_l, x_j <- p x_l + (1 - p) x_j,   p = w_l / (w_l + w_j),  w = sqrt(m)         (1/2 where both are 0)
@@ -26,9 +26,9 @@ Row l has a mass m_l, which grows by 1 with every update; the exchange of l with
 It leaves w_l x_l + w_j x_j, with the weights it begins with, as it was, and the model is the mean of rows by their
 weights. A mass is a count of recent steps, which starts at 0. With one exchange a step, peers drawn evenly and speeds
 s_l a learner begins s_l exchanges in a second and is met in sum_{j != l} s_j / (L - 1), so its mass fades by
-sum_j s_j / (M (L - 1)) a second, whoever it is: masses become proportional to speeds, shares p_l to their square roots,
-and the model advances by sum_l p_l s_l steps a second instead of the mean speed, which is never more. A learner that
-has just come has no mass: its first exchange is a copy of the other's row.
+sum_j s_j / (M (L - 1)) a second, the same for every learner: masses become proportional to speeds, shares p_l to their
+square roots, and the model advances by sum_l p_l s_l steps a second instead of the mean speed, which is never more. A
+learner that has just come has no mass: its first exchange is a copy of the other's row.
 
 Under rate `fastest` (runtime/learners_rate.py) every learner's learning rate is multiplied by
 
@@ -43,7 +43,7 @@ learner knows ratios of masses from the shares p of the exchanges that it has as
 `gain` goes further by the noise of gradients: f times the gain of as many learners as have a mean with that variance.
 While curvature withholds that gain, rows much lighter than the heaviest follow it (algorithms/averaging.py).
 
-Sent: one model each way (8 P bytes) an exchange, one exchange begun per step. Waits: nobody; an exchange still in
+Sent: one model each way (8 P bytes) an exchange, one exchange begun per step. Waits: no learner; an exchange still in
 flight is skipped, not waited for. No bound on staleness follows from the method; the largest seen is reported.
 Where we differ from Lian et al.: exchanges are one-sided, so no bipartite graph is needed against deadlock, and the
 number of learners may be odd. Momentum buffers stay local, as in the public implementations.
@@ -136,7 +136,7 @@ class AdPsgd(PairAverages):
 
     name: ClassVar[str] = "adpsgd"
     traits: ClassVar[Traits] = Traits(
-        synchronous=False, conserves=True, staleness_bound=None, waits="nobody", rows="own", paced_by_links=True
+        synchronous=False, conserves=True, staleness_bound=None, waits="none", rows="own", paced_by_links=True
     )
 
     async def learn(self, me: Me) -> None:

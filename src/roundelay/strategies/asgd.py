@@ -1,6 +1,6 @@
 """ASGD: a parameter server whose model is the centre row (Li et al. 2017, equation 2; Dean et al. 2012).
 
-Each learner trains its own row for `period` steps, then reports to the centre what it has learned and goes on from the
+Each learner trains its own row for `period` steps, then reports its change to the centre and goes on from the
 centre (algorithms/parameter_server.py). `period` 1 is the classical form, in which the centre moves by gradients that
 are as many updates old as others have reported meanwhile; a larger period is the delta form that was run for the paper.
 
@@ -12,9 +12,9 @@ harm.
 
 Where we differ from it: age counts dropped reports too, for they are exchanges with the centre like others, so R must
 be at least the number of learners. Then the fastest learner, whom every other has passed at most once since it read the
-centre, is never dropped. A minibatch whose report is dropped counts as trained: nobody computes it again.
+centre, is never dropped. A minibatch whose report is dropped counts as trained: no learner computes it again.
 
-Sent: one model each way (8 P bytes) a report. Waits: nobody for a slow learner; reports queue up at the centre.
+Sent: one model each way (8 P bytes) a report. Waits: no learner for a slow one; reports queue up at the centre.
 Staleness counts updates of the centre between reading it and reporting back. The centre is the model.
 """
 
@@ -29,8 +29,29 @@ from roundelay.core.state import Me
 from roundelay.strategies.base import Strategy, Traits
 
 
+class Reporting(Strategy):
+    """Base of those whose learners report to the centre, and go on from it."""
+
+    memory: ClassVar[tuple[str, ...]] = ("pulled",)
+    traits: ClassVar[Traits] = Traits(
+        synchronous=False,
+        conserves=False,
+        staleness_bound=None,
+        waits="none for the slowest; all for the centre",
+        model="centre",
+        ages="centre",
+        rebuilt_from="pulled",
+    )
+
+    async def pull(self, me: Me) -> int | None:
+        """Go on from the centre; return the version that was read."""
+        read = await Fetch(me.centre, me.memory["pulled"])
+        me.replace(me.memory["pulled"])
+        return read
+
+
 @dataclass(frozen=True)
-class Asgd(Strategy):
+class Asgd(Reporting):
     """Asynchronous SGD with a parameter server."""
 
     period: Count = 1
@@ -43,16 +64,6 @@ class Asgd(Strategy):
     """Updates of the centre after which a learner's report is dropped; null for none."""
 
     name: ClassVar[str] = "asgd"
-    memory: ClassVar[tuple[str, ...]] = ("pulled",)
-    traits: ClassVar[Traits] = Traits(
-        synchronous=False,
-        conserves=False,
-        staleness_bound=None,
-        waits="nobody for the slowest; all for the centre",
-        model="centre",
-        ages="centre",
-        rebuilt_from="pulled",
-    )
 
     def check(self, learners: int) -> None:
         super().check(learners)
@@ -73,9 +84,7 @@ class Asgd(Strategy):
 
     async def learn(self, me: Me) -> None:
         report = Report(self.rate, self.staleness_aware, self.max_delay or 0)
-        pulled, steps = me.memory["pulled"], 0
-        read = await Fetch(me.centre, pulled)
-        me.replace(pulled)
+        pulled, steps, read = me.memory["pulled"], 0, await self.pull(me)
         while batch := await Draw():
             me.step(await Grad(me.snapshot(), batch))
             steps += 1

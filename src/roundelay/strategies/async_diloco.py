@@ -1,7 +1,7 @@
 """Asynchronous DiLoCo: each learner has an outer step with the centre when it is ready (Liu et al. 2024, arXiv
 2401.09135).
 
-A learner trains from the centre for `period` local steps, reports what it has changed, and goes on from the centre as
+A learner trains from the centre for `period` local steps, reports its change, and goes on from the centre as
 it is then. The outer optimizer is delayed Nesterov (algorithms/delayed_nesterov.py): every report moves the centre by
 its N-th part, and every N-th report the momentum, too. With `by_speed` a learner takes as many steps as its speed says,
 so that all report equally often (their dynamic local updates).
@@ -14,31 +14,31 @@ Two remedies for late reports (algorithms/stale_reports.py): `decay` and `cutoff
 rounds (CGAD), `keep` turns one whose cosine with the outer momentum is smaller (HeLoCo). Off by default.
 
 Where we differ: `period` is for a learner of the mean speed, torchft's for the fastest, since a learner knows its
-share of all minibatches drawn and nobody else's; in loops that draw for themselves (attach) speed is not known, and all
-take `period` steps. First moments of the local optimizer start from zero after a report (`local_momentum: keep` leaves
-them). A segment ends with a report, of fewer steps if need be. Torchft's grace period for reports that come together
-is left out.
+share of all minibatches drawn and no other learner's; in loops that draw for themselves (attach) speed is not known,
+and all take `period` steps. First moments of the local optimizer start from zero after a report (`local_momentum: keep`
+leaves them). A segment ends with a report, of fewer steps if need be. Torchft's grace period for reports that come
+together is left out.
 
-Sent: one model each way (8 P bytes) a report. Waits: nobody for a slow learner; reports queue up at the centre.
+Sent: one model each way (8 P bytes) a report. Waits: no learner for a slow one; reports queue up at the centre.
 Staleness counts reports of others between reading the centre and reporting back. The centre is the model.
 """
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Annotated, ClassVar, Literal
 
 from roundelay.algorithms.delayed_nesterov import OuterReport, local_steps
 from roundelay.core.bounds import Bounds, Count, NonNegative, Positive, ShareBelowOne
-from roundelay.core.effects import Draw, Exchange, Fetch, Grad
+from roundelay.core.effects import Draw, Exchange, Grad
 from roundelay.core.state import Me
+from roundelay.strategies.asgd import Reporting
 from roundelay.strategies.base import Traits
 from roundelay.strategies.periodic import OuterMomentum
 
-PULLED = "pulled"
 BESIDE = ("momentum", "gathered")
 
 
 @dataclass(frozen=True)
-class AsyncDiLoCo(OuterMomentum):
+class AsyncDiLoCo(OuterMomentum, Reporting):
     """Outer steps of each learner with the centre, by delayed Nesterov momentum."""
 
     period: Count = 50
@@ -58,18 +58,8 @@ class AsyncDiLoCo(OuterMomentum):
     """Cosine between a report and the outer momentum below which it is turned towards it; null for never."""
 
     name: ClassVar[str] = "async-diloco"
-    memory: ClassVar[tuple[str, ...]] = (PULLED,)
     centre_memory: ClassVar[tuple[str, ...]] = BESIDE
-    traits: ClassVar[Traits] = Traits(
-        synchronous=False,
-        conserves=False,
-        staleness_bound=None,
-        waits="nobody for the slowest; all for the centre",
-        model="centre",
-        ages="centre",
-        rebuilt_from=PULLED,
-        alone_is_sgd=False,
-    )
+    traits: ClassVar[Traits] = replace(Reporting.traits, alone_is_sgd=False)
 
     @property
     def label(self) -> str:
@@ -82,9 +72,7 @@ class AsyncDiLoCo(OuterMomentum):
         return super().distance(learners, minibatches_a_round) * learners / (self.reports or learners)
 
     async def learn(self, me: Me) -> None:
-        pulled = me.memory[PULLED]
-        read = await Fetch(me.centre, pulled)
-        me.replace(pulled)
+        read = await self.pull(me)
         steps, due, first = 0, self.period, -1
         while batch := await Draw():
             if steps == 0:
@@ -102,7 +90,7 @@ class AsyncDiLoCo(OuterMomentum):
         momentum, rate = self.settled(me)
         late = self.decay, self.cutoff or 0.0, -1.0 if self.keep is None else self.keep
         report = OuterReport(rate, momentum, self.reports or me.learners, read or 0, *late)
-        version = await Exchange(me.centre, report, (me.memory[PULLED],), since=read, theirs=BESIDE)
+        version = await Exchange(me.centre, report, (me.memory["pulled"],), since=read, theirs=BESIDE)
         if me.learners > 1 and self.local_momentum == "reset":
             me.reset_momentum()
         return version

@@ -13,8 +13,8 @@ fewer local steps while others take more: the unequal local steps H_i of GASLoC 
 `momentum: null` is the block momentum with which the mean of all rows moves as far as one learner does: 1 - 1/L where
 each of L learners has a minibatch of its own, at most 0.9; 0 where they share one.
 
-Sent: one model each way (8 P bytes) an exchange on one host; between hosts y' travels along (16 P bytes). Waits:
-nobody; an exchange that is still in flight is not waited for, the next begins when it is through.
+Sent: one model each way (8 P bytes) an exchange on one host; between hosts y' travels along (16 P bytes). Waits: no
+learner; an exchange that is still in flight is not waited for, the next begins when it is through.
 """
 
 from dataclasses import dataclass
@@ -39,13 +39,13 @@ class AsyncGasLoC(Asynchronous):
     period: Count = 50
     """Local steps between two communications."""
     momentum: ShareBelowOne | None = None
-    """Momentum of what a learner proposes; null for 1 - 1/L where each has a minibatch of its own, at most 0.9, and
+    """Momentum of a learner's proposals; null for 1 - 1/L where each has a minibatch of its own, at most 0.9, and
     none where they share one."""
 
     name: ClassVar[str] = "async-gasloc"
     memory: ClassVar[tuple[str, ...]] = (PROPOSED,)
     traits: ClassVar[Traits] = Traits(
-        synchronous=False, conserves=False, staleness_bound=None, waits="nobody", rows="own"
+        synchronous=False, conserves=False, staleness_bound=None, waits="none", rows="own"
     )
 
     @property
@@ -54,7 +54,7 @@ class AsyncGasLoC(Asynchronous):
 
     @property
     def host_options(self) -> frozenset[HostOption]:
-        return frozenset(("exchange_share",))  # rows travel with what belongs to them, as they are
+        return frozenset(("exchange_share",))  # rows travel with their vectors, as they are
 
     def settled(self, minibatches_a_round: int) -> float:
         """Return the momentum."""

@@ -19,8 +19,8 @@ class Traits:
     synchronous: bool
     """Draws by (round, rank); the result does not depend on timing, and simulator and processes agree bit for bit."""
     conserves: bool
-    """With learning rate 0 the sum of all rows (of the holders', and the centre, if there is one) stays what it was; of
-    a strategy that is `weighed`, under each exchange the sum of both rows times their masses."""
+    """With learning rate 0 the sum of all rows (of the holders', and the centre, if there is one) stays as it was; of a
+    strategy that is `weighed`, under each exchange the sum of both rows times their masses."""
     staleness_bound: int | None
     """Largest number of versions between reading a row and applying the gradient taken there; None: no bound."""
     waits: str
@@ -33,7 +33,7 @@ class Traits:
     """Time at which a new learner may take a dead one's place: in the running segment, or, where groups form at the
     beginning of a segment, in the next. Asynchronous strategies only."""
     one_host: bool = False
-    """Its exchanges are of fragments and more than rows, or meet what the peer's learner alone remembers: neither
+    """Its exchanges are of fragments and more than rows, or meet vectors that only the peer's learner has: neither
     travels, so all learners are on one host."""
     alone_is_sgd: bool = True
     """With one learner it is plain SGD."""
@@ -44,13 +44,18 @@ class Traits:
     """Its learners may ask for a `Mix`. Synchronous strategies only; see `Strategy.mixes`."""
     goes_on: bool = True
     """The others can go on without one that dies. Synchronous strategies only; where the model is the centre, which
-    learner 0 keeps, nobody can."""
+    learner 0 keeps, no learner can."""
     rebuilt_from: str = ""
     """Vector of learners of which a centre that is lost with its host is made again (algorithms/lost_centre.py): "row",
     or the name of their copy of the centre; "": it cannot be."""
     paced_by_links: bool = False
     """A learner begins its next exchange when the last is through. So links between hosts say how often, and the codec
     and the fragments of a run's exchanges (`--wire`, `--fragments`) are for this strategy."""
+
+    @property
+    def joins_at_once(self) -> bool:
+        """Return True if a new learner may take a dead one's place in the running segment."""
+        return self.joins == "at once" and not self.synchronous
 
 
 HostOption = Literal["wire", "fragments", "exchange_share", "means"]
@@ -81,6 +86,11 @@ class Strategy(ABC):
         """Vectors (P,) kept beside the centre, by name: zero at the start, in every checkpoint, guarded by the centre's
         lock. An `Exchange` with the centre reaches them by `theirs`."""
         return ()
+
+    @property
+    def gives_vectors(self) -> bool:
+        """Does a learner give vectors to means (`Mean`, `Mix`), besides gradients as they lie (`GradMean`)?"""
+        return True
 
     @property
     def weighed(self) -> bool:
@@ -119,13 +129,13 @@ class Strategy(ABC):
         return ranks
 
     def under(self, rate: LearnersRate, shared: bool) -> "Strategy":
-        """Return the strategy with what its options leave open settled, for learners under this `rate`, who share a
+        """Return the strategy with a value for each option left open, for learners under this `rate`, who share a
         round's minibatch or have one each."""
         return self
 
     def distance(self, learners: int, minibatches_a_round: int) -> float:
-        """Return distance travelled under a constant gradient without local momentum, as a share of what `sgd` travels
-        at the same rate over the same examples.
+        """Return distance travelled under a constant gradient without local momentum, as a share of the distance that
+        `sgd` travels at the same rate over the same examples.
 
         By default a round is one step: 1 where `learners` share a round's minibatch (`minibatches_a_round` is 1), 1/L
         where each has its own. A strategy that goes another distance overrides this, and says why on its page.
@@ -133,24 +143,24 @@ class Strategy(ABC):
         return 1 / minibatches_a_round
 
     def moves(self, learners: int, minibatches_a_round: int) -> float:
-        """Return by how much the common model moves for one gradient of one learner, as a share of what that gradient
-        moves a learner alone: `distance`, told by the gradient. 1/L under averages of `learners`, 1 where a server
-        adds what is reported to it."""
+        """Return by how much the common model moves for one gradient of one learner, as a share of how far it moves a
+        learner alone: `distance`, told by the gradient. 1/L under averages of `learners`, 1 where a server adds each
+        report."""
         return self.distance(learners, minibatches_a_round) * minibatches_a_round / learners
 
     def largest_factor(self, learners: int, shared: bool) -> float:
-        """Return the factor on the learning rate with which the common model moves by the sum of all gradients, of
-        minibatches of their own, or as `sgd` moves by the round's that is `shared`; 1 where it does, or goes further,
-        already."""
+        """Return the factor on the learning rate with which the common model moves by the sum of all gradients, each of
+        a minibatch of its own, or, where a round's minibatch is `shared`, as far as `sgd` moves by it; 1 where it moves
+        as far, or further, already."""
         return 1.0 if learners == 1 else max(1.0, 1 / self.distance(learners, 1 if shared else learners))
 
     def minibatches_in_an_update(self, learners: int) -> int:
-        """Return how many learners' minibatches the gradient of a local update is the mean of."""
+        """Return the number of learners over whose minibatches the gradient of a local update is a mean."""
         return learners if self.traits.rows == "equal" else min(learners, self.node_learners)
 
     @property
     def host_options(self) -> frozenset[HostOption]:
-        """Options by which what this strategy sends goes from host to host; the others have no effect on it."""
+        """Options for this strategy's traffic from host to host; the others have no effect on it."""
         if self.traits.paced_by_links:
             return frozenset(("wire", "fragments", "exchange_share"))
         return frozenset(("means",)) if self.traits.synchronous else frozenset()

@@ -3,12 +3,12 @@
 The equations are in algorithms/block_momentum.py. Every learner holds the same anchor and block momentum, and computes
 the same update from the same mean, so only models are sent.
 
-Sent: one model (4 P bytes) a learner every `period` steps. Waits: everybody for the slowest, every `period` steps.
+Sent: one model (4 P bytes) a learner every `period` steps. Waits: all learners for the slowest, every `period` steps.
 Block momentum and rate are by default those with which a block moves as far as one learner does (`settle_block`): where
-each of N learners has a minibatch of its own 1 - 1/N and 1; where they share one, momentum makes up for what the local
-optimizer's momentum loses by starting anew in every block, as it does in CNTK. With Nesterov block momentum the model
-evaluated is the anchor W, which is what rows hold between segments; the next segment starts again from the broadcast
-model. Where we differ: means are weighted by frames, and a segment ends with a block, a shorter one if need be.
+each of N learners has a minibatch of its own 1 - 1/N and 1; where they share one, momentum makes up for the loss of the
+local optimizer's momentum, which starts anew in every block, as it does in CNTK. With Nesterov block momentum the model
+evaluated is the anchor W, which rows hold between segments; the next segment starts again from the broadcast model.
+Where we differ: means are weighted by frames, and a segment ends with a block, a shorter one if need be.
 
 `bmuf-fairseq` is the recursion of fairseq with `use_nbm`, which has no anchor apart from the broadcast model: classical
 block momentum with 1 + momentum times the block rate.
@@ -22,38 +22,38 @@ from torch import Tensor
 from roundelay.algorithms.block_momentum import block_update_, block_update_single_, settle_block
 from roundelay.core.bounds import Count, Positive, ShareBelowOne
 from roundelay.core.state import Me
-from roundelay.strategies.base import Traits
 from roundelay.strategies.periodic import LocalMomentum, OuterStep, PlainSetting, Setting
 from roundelay.strategies.quorate import Quorate
 
-TRAITS = Traits(
-    synchronous=True, conserves=False, staleness_bound=0, waits="everybody for the slowest, every period", mixes=False
-)
-
 
 @dataclass(frozen=True)
-class Bmuf(OuterStep, Quorate):
-    """Blockwise model-update filtering, classical or with Nesterov block momentum, in the strict form."""
+class BlockMomentum(OuterStep, Quorate):
+    """Base of those that filter the change of a block by a momentum."""
 
     period: Count = 20
     local_momentum: LocalMomentum = "reset"
     momentum: ShareBelowOne | None = None
     """Block momentum; null follows from the minibatch, the local momentum and the period."""
     rate: Positive | None = None
-    """Block rate; null for 1, or what follows from a given momentum."""
+    """Block rate; null for 1, or for the rate that follows from a given momentum."""
+
+    def settled(self, me: Setting) -> tuple[float, float]:
+        return settle_block(self.momentum, self.rate, self.shortfall(me))
+
+
+@dataclass(frozen=True)
+class Bmuf(BlockMomentum):
+    """Blockwise model-update filtering, classical or with Nesterov block momentum, in the strict form."""
+
     nesterov: bool = False
     """Nesterov's block momentum instead of the classical one."""
 
     name: ClassVar[str] = "bmuf"
     block_memory: ClassVar[tuple[str, ...]] = ("block_anchor", "block_delta", "block_broadcast")
-    traits: ClassVar[Traits] = TRAITS
 
     @property
     def label(self) -> str:
         return super().label + " nesterov" * self.nesterov
-
-    def settled(self, me: Setting) -> tuple[float, float]:
-        return settle_block(self.momentum, self.rate, self.shortfall(me))
 
     def start(self, me: Me) -> None:
         anchor, broadcast = me.memory["block_anchor"], me.memory["block_broadcast"]
@@ -73,19 +73,11 @@ class Bmuf(OuterStep, Quorate):
 
 
 @dataclass(frozen=True)
-class BmufFairseq(OuterStep, Quorate):
+class BmufFairseq(BlockMomentum):
     """Nesterov block momentum without an anchor of its own."""
-
-    period: Count = 20
-    local_momentum: LocalMomentum = "reset"
-    momentum: ShareBelowOne | None = None
-    """Block momentum; null follows from the minibatch, the local momentum and the period."""
-    rate: Positive | None = None
-    """Block rate; null for 1, or what follows from a given momentum."""
 
     name: ClassVar[str] = "bmuf-fairseq"
     block_memory: ClassVar[tuple[str, ...]] = ("block_model", "block_delta")
-    traits: ClassVar[Traits] = TRAITS
 
     def settled(self, me: Setting) -> tuple[float, float]:
         return settle_block(self.momentum, self.rate, self.shortfall(me), single=True)

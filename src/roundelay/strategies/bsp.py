@@ -4,7 +4,7 @@
 
 (Li et al. 2017, equation 1, with the weights of that paper's own code.)
 
-Sent: one model (4 P bytes) a learner every `period` steps. Waits: everybody for the slowest, every `period` steps.
+Sent: one model (4 P bytes) a learner every `period` steps. Waits: all learners for the slowest, every `period` steps.
 Momentum buffers stay local.
 """
 
@@ -15,7 +15,6 @@ from torch import Tensor
 
 from roundelay.core.bounds import Count
 from roundelay.core.state import Me
-from roundelay.strategies.base import Traits
 from roundelay.strategies.quorate import Quorate
 
 
@@ -26,13 +25,6 @@ class Bsp(Quorate):
     period: Count = 5
 
     name: ClassVar[str] = "bsp"
-    traits: ClassVar[Traits] = Traits(
-        synchronous=True,
-        conserves=False,
-        staleness_bound=0,
-        waits="everybody for the slowest, every period",
-        mixes=False,
-    )
 
     def end_block(self, me: Me, mean: Tensor) -> None:
         me.replace(mean)

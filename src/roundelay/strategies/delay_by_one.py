@@ -7,9 +7,9 @@ communication of decentralized SGD behind the gradient. With T the matrix of 1/L
     x_l <- mean_j x_j - lr * grad f(x_l; b_l)
 
 It follows that the mean of all learners moves by the mean gradient, as in synchronous SGD, and that a learner is away
-from that mean by exactly one step of its own gradient noise, whatever L is.
+from that mean by exactly one step of its own gradient noise, for every L.
 
-Sent: one model (4 P bytes) a learner and step. Waits: everybody for the slowest, but behind the gradient.
+Sent: one model (4 P bytes) a learner and step. Waits: all learners for the slowest, but behind the gradient.
 Not to be confused with SGD on a gradient one step old, which is another method. The papers' bodies could not be read
 for this implementation; the model-averaging form is our reading of their published abstracts and source comments.
 """
@@ -31,7 +31,7 @@ class DelayByOne(Strategy):
         synchronous=True,
         conserves=True,
         staleness_bound=1,
-        waits="everybody for the slowest, behind the gradient",
+        waits="all for the slowest, behind the gradient",
         rows="own",
         mixes=False,
     )

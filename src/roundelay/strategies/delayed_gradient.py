@@ -2,13 +2,12 @@
 
     x_{k+1} = x_k - lr * mean_l grad f(x_{k-1}; b_l)        the first step's late gradient is 0
 
-The baseline that delay-by-one must not be confused with: here all rows stay equal bit for bit, and what is late is the
-gradient. On a quadratic it is stable up to lr x curvature 1 only, half of what synchronous SGD bears
-(docs/stability.md).
+The baseline that delay-by-one must not be confused with: here all rows stay equal bit for bit, and the gradient is
+late. On a quadratic it is stable up to lr x curvature 1 only, half of what synchronous SGD bears (docs/stability.md).
 
-Sent: one gradient (4 P bytes) a learner and step. Waits: everybody for the slowest, but behind the gradient. The mean
-still to be applied is kept from one segment to the next, so evaluating, or stopping and going on, changes nothing; the
-last one of a run is never applied.
+Sent: one gradient (4 P bytes) a learner and step. Waits: all learners for the slowest, but behind the gradient. The
+mean still to be applied is kept from one segment to the next, so evaluating, or stopping and going on, changes nothing;
+the last one of a run is never applied.
 """
 
 from dataclasses import dataclass
@@ -29,7 +28,7 @@ class DelayedGradient(Strategy):
         synchronous=True,
         conserves=True,
         staleness_bound=1,
-        waits="everybody for the slowest, behind the gradient",
+        waits="all for the slowest, behind the gradient",
         alone_is_sgd=False,
         rows="equal",
         mixes=False,

@@ -1,16 +1,16 @@
-"""DiLoCo: many local steps, then one Nesterov step on what they have in common (Douillard et al. 2023, arXiv
+"""DiLoCo: many local steps, then one Nesterov step on the mean of their changes (Douillard et al. 2023, arXiv
 2311.08105).
 
 The equation is in algorithms/outer_momentum.py. The paper's local optimizer is AdamW (`optimizer.name=adamw`); any will
 do. `rate` and `momentum` are the outer step's. `rate: null` moves as far as one learner does in as many examples, and
 is at most 0.7, our default, which `LARGEST_RATE` there gives its reason for: 7 learners and more with a minibatch each
-have it, and for fewer it would overshoot. What rate and momentum the paper has was not read; torchft's tests have 0.7
+have it, and for fewer it would overshoot. The paper's rate and momentum were not read; torchft's tests have 0.7
 and 0.9.
 
 Where we differ: first moments of the local optimizer start from zero after an outer step (`local_momentum: keep` is
 torchft's way), second moments stay.
 
-With another `codec` than fp32 learners send what they have changed, coded, instead of their models:
+With another `codec` than fp32 learners send their changes, coded, instead of their models:
 
     g_i  = W - x_i                        the outer gradient of learner i
     Wbar = W - sum_i p_i decode(encode(g_i + e_i))
@@ -19,10 +19,10 @@ With another `codec` than fp32 learners send what they have changed, coded, inst
 Four bits are Streaming DiLoCo's (Douillard et al. 2025, arXiv 2501.18512), without its e_i.
 
 Of that paper are also `fragments` F, `delay` tau and `mix` alpha. The model is cut into F parts; in every period H part
-f has an outer step of its own, after H (f + 1) / F local ones, of what it was tau steps before:
+f has an outer step of its own, after H (f + 1) / F local ones, on the part as it was tau steps before:
 
     v_f, W_f <- outer step on the mean of x_f as it was tau steps ago
-    x_f      <- (1 - alpha) W_f + alpha x_f           alpha: the learner's own part in what it goes on from
+    x_f      <- (1 - alpha) W_f + alpha x_f           alpha: weight of the learner's own part
 
 so that the most that is sent at once is a part, while learners go on. With 1, 0 and 0 that is DiLoCo. The equations and
 the times are those of torchft's DiLoCo (its `fragment_sync_delay` and `fragment_update_alpha`), which were read, and
@@ -31,11 +31,11 @@ layers; means are weighted by the frames since the period began; a segment that 
 outer steps that are left of it, and every segment with W in all rows; the next takes learners' own models up again.
 
 Sent: one model (4 P bytes; by int8 about P, by int4 about P / 2) a learner every `period` steps, which may be hundreds.
-Waits: everybody for the slowest, every `period` steps; with `delay` only for whoever is that many steps behind.
+Waits: all learners for the slowest, every `period` steps; with `delay` only for learners that many steps behind.
 """
 
 from collections.abc import Coroutine
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, ClassVar
 
 import torch
@@ -51,7 +51,7 @@ from roundelay.core.errors import UserError
 from roundelay.core.flat import WHOLE, VectorFragment
 from roundelay.core.state import Me
 from roundelay.strategies.base import HostOption, Traits
-from roundelay.strategies.periodic import LocalMomentum, OuterMomentum, PlainSetting
+from roundelay.strategies.periodic import LocalMomentum, OuterMomentum, Periodic, PlainSetting
 from roundelay.strategies.quorate import Quorate
 
 ANCHOR, MOMENTUM, CHANGE, LEFT = "outer_anchor", "outer_momentum", "outer_change", "outer_left"
@@ -78,23 +78,16 @@ class DiLoCo(OuterMomentum, Quorate):
     rate: Positive | None = None
     momentum: ShareBelowOne = 0.9
     codec: str = one_of(CODECS, "fp32")
-    """Form in which what learners have changed is sent; what it leaves out is sent later."""
+    """Form in which learners send their changes; the part it leaves out is sent later."""
     fragments: Count = 1
     """Parts of the model, each with an outer step of its own in every period."""
     delay: Whole = 0
     """Local steps between the taking of an outer gradient and the outer step, while it is sent."""
     mix: Share = 0.0
-    """Share of its own model in what a learner goes on from, from 0 to 1."""
+    """Share of its own model in the one that a learner goes on from, from 0 to 1."""
 
     name: ClassVar[str] = "diloco"
-    traits: ClassVar[Traits] = Traits(
-        synchronous=True,
-        conserves=False,
-        staleness_bound=0,
-        alone_is_sgd=False,
-        waits="everybody for the slowest, every period",
-        mixes=False,
-    )
+    traits: ClassVar[Traits] = replace(Periodic.traits, alone_is_sgd=False)
 
     def __post_init__(self) -> None:
         super().__post_init__()
@@ -143,12 +136,12 @@ class DiLoCo(OuterMomentum, Quorate):
 
     @property
     def host_options(self) -> frozenset[HostOption]:
-        whole = self.form.exact or self.local_momentum == "average"  # what is coded goes to each learner by itself
+        whole = self.form.exact or self.local_momentum == "average"  # a coded vector goes to each learner by itself
         return super().host_options if whole else frozenset()
 
     @property
     def form(self) -> Codec:
-        """The codec of what is sent."""
+        """The codec of messages."""
         return codec_named(self.codec, memory=LEFT)
 
     def distance(self, learners: int, minibatches_a_round: int) -> float:

@@ -5,12 +5,12 @@ anew for each:
 
     x_l[f], x_j[f] <- (x_l[f] + x_j[f]) / 2        (atomic, f = 0 ... F - 1)
 
-The rest is adpsgd: gradients at a snapshot, applied to whatever was mixed in meanwhile. So a step sends one model, as
+The rest is adpsgd: gradients at a snapshot, applied to the row as mixed meanwhile. So a step sends one model, as
 there, but to F peers; a part that is still under way on a slow link holds up no other part. One fragment is
 adpsgd:random, to the bit.
 
-Sent: one model each way (8 P bytes) a step, in F exchanges. Waits: nobody; a part whose exchange is still in flight is
-skipped. Versions, and so staleness, count every exchange of a part.
+Sent: one model each way (8 P bytes) a step, in F exchanges. Waits: no learner; a part whose exchange is still in flight
+is skipped. Versions, and so staleness, count every exchange of a part.
 
 Where we differ: there a fragment goes one way, and its receiver takes, before its next gradients, the mean of its own
 and of all that have come; parts are drawn at random among all elements, and each may go to several peers. Here
@@ -40,9 +40,7 @@ class DivShare(Strategy):
     """Parts of the model, each of which goes to a peer of its own."""
 
     name: ClassVar[str] = "divshare"
-    traits: ClassVar[Traits] = Traits(
-        synchronous=False, conserves=True, staleness_bound=None, waits="nobody", rows="own"
-    )
+    traits: ClassVar[Traits] = Traits(synchronous=False, conserves=True, staleness_bound=None, waits="none", rows="own")
 
     @property
     def cuts_rows(self) -> bool:
@@ -50,7 +48,7 @@ class DivShare(Strategy):
 
     @property
     def host_options(self) -> frozenset[HostOption]:
-        """One fragment is the row, which goes as a run chooses; others go as they are."""
+        """Options between hosts: form and parts only of whole rows, since fragments travel as they are."""
         return frozenset(("exchange_share", *(("wire", "fragments") if self.fragments == 1 else ())))
 
     @property

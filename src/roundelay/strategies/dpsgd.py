@@ -8,7 +8,7 @@ With T_k the mixing matrix of round k, doubly stochastic, there are three orders
     consensus   x_l <- sum_j T_lj x_j - lr g(x_l)               the exchange hides behind the gradient
     cta         y_l  = sum_j T_lj x_j ;  x_l <- y_l - lr g(y_l)  combine, then adapt
 
-The default is atc. On a quadratic it is stable up to lr x curvature 2, as SGD is, whatever T is; the consensus order
+The default is atc. On a quadratic it is stable up to lr x curvature 2, as SGD is, for every T; the consensus order
 only up to 1 + the smallest eigenvalue of T: 2/3 on the ring with one third each (docs/stability.md). The price is that
 nothing hides the exchange; choose `order: consensus` where the network is slow and the rate is small.
 
@@ -17,10 +17,10 @@ disagreeing. It is the factor of DSGD-AC (Wang and Johansson 2026, arXiv 2602.02
 (Decent-DP, `set_adaptive_factor`); there a schedule of the caller's moves it, here it is constant.
 
 Topologies: ring and random-ring (one third to each neighbour and oneself, halves with two learners; the latter
-relabelled every round), complete (everybody), exponential (one peer: half to the learner 1, 2, 4, ... places ahead by
-turns), graph (any connected undirected `edges`, with Metropolis weights).
+relabelled every round), complete (all learners), exponential (one peer: half to the learner 1, 2, 4, ... places ahead
+by turns), graph (any connected undirected `edges`, with Metropolis weights).
 
-Sent: one model (4 P bytes) a learner and neighbour, every step. Waits: everybody for its neighbours, every step.
+Sent: one model (4 P bytes) a learner and neighbour, every step. Waits: each learner for its neighbours, every step.
 """
 
 from collections.abc import Sequence, Set
@@ -53,11 +53,11 @@ from roundelay.core.topology import (
 from roundelay.strategies.base import HostOption, Strategy, Traits
 
 TOPOLOGIES = {
-    "ring": "everybody with both neighbours on the ring 0, 1, 2, ...",
+    "ring": "each with both neighbours on the ring 0, 1, 2, ...",
     "fixed-ring": "by turns with the right and the left neighbour on the ring 0, 1, 2, ...",
     "random-ring": "as on a ring, in an order that is drawn anew for every round",
     "random": "with anybody else, drawn anew each time",
-    "complete": "everybody with everybody",
+    "complete": "each with all others",
     "exponential": "with the learner 1, 2, 4, ... places ahead, by turns",
     "graph": "with the neighbours in a graph of your own (option edges)",
 }
@@ -84,7 +84,7 @@ class Gossip(Strategy):
                 f"{self.name}.edges is {self.edges!r}: topology graph, and no other, takes a list of pairs of learners,"
                 " for example edges: [[0, 1], [1, 2]]."
             )
-        object.__setattr__(self, "edges", tuple(tuple(edge) for edge in self.edges))  # hashable, whatever YAML gave
+        object.__setattr__(self, "edges", tuple(tuple(edge) for edge in self.edges))  # hashable, where YAML gave lists
 
     @property
     def label(self) -> str:
@@ -126,7 +126,7 @@ class DPsgd(Gossip):
         synchronous=True,
         conserves=True,
         staleness_bound=1,
-        waits="everybody for its neighbours, every step",
+        waits="all for its neighbours, every step",
         rows="own",
     )
 

@@ -10,9 +10,9 @@ momentum, is either of them with `optimizer.momentum` and `optimizer.nesterov`: 
 (v <- delta v, w <- w + v, g = grad f(w), w <- w - lr g, v <- v - lr g), written at the look-ahead point w + delta v,
 and it is that point which is tied to the centre.
 
-Sent: one model each way (8 P bytes) every `period` steps; easgd-sync one model (4 P). Waits: nobody for a slow learner,
-exchanges queue up at the centre; easgd-sync: everybody for the slowest, every period, behind a gradient. The centre is
-the model.
+Sent: one model each way (8 P bytes) every `period` steps; easgd-sync one model (4 P). Waits: no learner for a slow one,
+exchanges queue up at the centre; easgd-sync: all learners for the slowest, every period, behind a gradient. The centre
+is the model.
 
 Where we differ: easgd pulls between two steps, as Li et al. ran it, so that the next gradient is taken after the pull;
 the authors' own code takes it before, and applies both together. Pulled first, larger rates are stable.
@@ -54,7 +54,7 @@ class Easgd(_Elastic):
         synchronous=False,
         conserves=True,
         staleness_bound=0,
-        waits="nobody for the slowest; all for the centre",
+        waits="none for the slowest; all for the centre",
         model="centre",
         alone_is_sgd=False,
         rows="own",
@@ -84,7 +84,7 @@ class EasgdSync(_Elastic):
         synchronous=True,
         conserves=True,
         staleness_bound=1,
-        waits="everybody for the slowest, every period, behind the gradient",
+        waits="all for the slowest, every period, behind the gradient",
         model="centre",
         alone_is_sgd=False,
         rows="own",

@@ -3,19 +3,19 @@ communications and local updates for LLM pretraining", arXiv 2606.11081).
 
 Every `period` steps, with T the mixing matrix of `dpsgd`, W_i where learner i began and x_i where it has come to:
 
-    y_i  = W_i + rate (x_i - W_i)                          what it proposes
-    z_i  = y_i + mixing (sum_j T_ij y_j - y_i)             what gossip makes of it
+    y_i  = W_i + rate (x_i - W_i)                          its proposal
+    z_i  = y_i + mixing (sum_j T_ij y_j - y_i)             the proposal after gossip
     W_i <- z_i + momentum (y_i - y_i')                     y': of the last time, W_i at first; it goes on from W_i
 
 The mean of all W_i moves as diloco's one W does: y + momentum (y - y') is Nesterov's step. With `accelerated: mixed`
-the momentum is of z_i - z_i', what gossip has made of it; then the complete graph is diloco, on every learner.
+the momentum is of z_i - z_i', the change after gossip; then the complete graph is diloco, on every learner.
 
 Source: the equation above (`proposed`) as others quote it, who also say that the complete graph is DiLoCo; the paper's
 own text was not read beyond its abstract, and `mixed` is our reading of that sentence. Where we differ: all take
 equally many local steps (theirs may be unequal: `async-gasloc`). First moments of the local optimizer start from zero
 after an outer step, as in diloco (`local_momentum: keep` leaves them).
 
-Sent: one model (4 P bytes) a learner and neighbour every `period` steps. Waits: everybody for its neighbours, every
+Sent: one model (4 P bytes) a learner and neighbour every `period` steps. Waits: each learner for its neighbours, every
 period.
 """
 
@@ -41,7 +41,7 @@ class GasLoC(OuterMomentum, Gossip, Blocks):
     rate: Positive | None = None
     momentum: ShareBelowOne = 0.9
     accelerated: Literal["proposed", "mixed"] = "proposed"
-    """Models whose change the outer momentum follows, learners' proposals, or what gossip has made of these (mixed)."""
+    """Models whose change the outer momentum follows: learners' proposals, or these after gossip (mixed)."""
 
     name: ClassVar[str] = "gasloc"
     memory: ClassVar[tuple[str, ...]] = ("outer_anchor", "outer_before")
@@ -50,7 +50,7 @@ class GasLoC(OuterMomentum, Gossip, Blocks):
         conserves=False,
         staleness_bound=0,
         alone_is_sgd=False,
-        waits="everybody for its neighbours, every period",
+        waits="all for its neighbours, every period",
         rows="own",
     )
 

@@ -7,8 +7,8 @@ Every learner i has an anchor W_i and an outer momentum of its own. With G the l
     v_i <- mu v_i + u_i
     W_i <- W_i - rate (u_i + mu v_i)          it goes on from W_i
 
-Groups are cut from a permutation of all learners, drawn anew for every period; whoever is left over makes a smaller
-group. The mean of all W_i moves as DiLoCo's one W does, and u_i pulls each towards the others of its group.
+Groups are cut from a permutation of all learners, drawn anew for every period; learners left over make a smaller group.
+The mean of all W_i moves as DiLoCo's one W does, and u_i pulls each towards the others of its group.
 
 Source: the authors' code (`sparse_optimizer_c.py` of their repository), which writes u_i as the mean of the group's
 outer gradients W_j - x_j and a pull W_i - mean_j W_j at the same rate; the two add up to the line above. Where we
@@ -16,7 +16,8 @@ differ: its outer momentum is a heavy ball, W_i <- W_i - rate v_i (`nesterov: fa
 `diloco`, which this is when all learners are one group; its learners cannot be left over; means are not weighted by
 frames.
 
-Sent: one model (4 P bytes) a learner and partner every `period` steps. Waits: everybody for its partners, every period.
+Sent: one model (4 P bytes) a learner and partner every `period` steps. Waits: each learner for its partners, every
+period.
 """
 
 from collections.abc import Sequence
@@ -55,7 +56,7 @@ class GossipDiLoCo(OuterMomentum, Blocks):
         conserves=False,
         staleness_bound=0,
         alone_is_sgd=False,
-        waits="everybody for its partners, every period",
+        waits="all for its partners, every period",
         rows="own",
     )
 

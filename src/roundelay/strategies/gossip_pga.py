@@ -9,7 +9,7 @@ so that a sparse topology's small spectral gap cannot let the models drift apart
 dpsgd's default order; the topologies are the same.
 
 Sent: one model (4 P bytes) a learner and neighbour each step, and one a learner in an allreduce every `period` steps.
-Waits: everybody for its neighbours, every step; everybody for the slowest, every period.
+Waits: each learner for its neighbours, every step; all for the slowest, every period.
 """
 
 from dataclasses import dataclass
@@ -24,7 +24,7 @@ from roundelay.strategies.dpsgd import Gossip
 
 @dataclass(frozen=True)
 class GossipPga(Gossip):
-    """Decentralized SGD with a mean of everybody now and then."""
+    """Decentralized SGD with a mean of all models now and then."""
 
     period: Count = 6
     """Local steps between two communications."""
@@ -34,7 +34,7 @@ class GossipPga(Gossip):
         synchronous=True,
         conserves=True,
         staleness_bound=0,
-        waits="everybody for its neighbours, every step; for the slowest, every period",
+        waits="all for its neighbours, every step; for the slowest, every period",
         rows="own",
     )
 

@@ -18,7 +18,7 @@ Nodes are runs of `node_size` neighbouring ranks, the last one smaller if need b
 segment forms again without it in the next (the lost one's place is taken again when it comes back).
 
 Sent: inside a node, one gradient and one model (8 P bytes) a learner and step; between nodes, one model each way an
-exchange. Waits: everybody for its node, every step; nobody for another node.
+exchange. Waits: each learner for its node, every step; none for another node.
 """
 
 from collections.abc import Sequence
@@ -47,7 +47,7 @@ class HAdPsgd(PairAverages):
         synchronous=False,
         conserves=True,
         staleness_bound=None,
-        waits="everybody for its node, every step",
+        waits="all for its node, every step",
         joins="next segment",
         rows="own",
         paced_by_links=True,

@@ -15,7 +15,7 @@ With one learner nothing moves at a block's end, and momentum is kept.
 from abc import abstractmethod
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Literal, Protocol
+from typing import ClassVar, Literal, Protocol
 
 from torch import Tensor
 
@@ -24,7 +24,7 @@ from roundelay.core.bounds import Count, Positive, ShareBelowOne
 from roundelay.core.effects import Draw, Effect, Grad, Mean
 from roundelay.core.flat import WHOLE, VectorFragment
 from roundelay.core.state import Me
-from roundelay.strategies.base import Strategy
+from roundelay.strategies.base import Strategy, Traits
 
 LocalMomentum = Literal["reset", "keep", "average"]
 
@@ -62,8 +62,8 @@ class LocalSteps(Strategy):
     """Treatment of the learners' optimizers when models are averaged; reset sets their momentum to zero."""
 
     def shortfall(self, me: Setting) -> float:
-        """Return distance that the mean of all models moves in a round under a constant gradient, as a share of what
-        one learner moves in the steps that the round stands for.
+        """Return distance that the mean of all models moves in a round under a constant gradient, as a share of the
+        distance that one learner moves in the steps that the round stands for.
 
         1/L where every learner has a minibatch of its own (L of them are one step of each; Li et al. 2017), 1 where
         they share one minibatch; less where local momentum starts from zero in every block.
@@ -72,8 +72,8 @@ class LocalSteps(Strategy):
         return (me.share_after_reset(self.period) if resets else 1.0) / me.minibatches_a_round
 
     async def settle_momentum(self, me: Me, mean: Callable[[Tensor], Effect[Tensor]]) -> None:
-        """Do with the local optimizer's momentum what `local_momentum` says; `mean` is that of a vector, and the model
-        is not this learner's alone."""
+        """Treat the local optimizer's momentum as `local_momentum` says, where the model is not this learner's alone;
+        `mean` averages a vector."""
         if self.local_momentum == "reset":
             me.reset_momentum()
         elif self.local_momentum == "average":
@@ -139,7 +139,7 @@ class Blocks(LocalSteps):
 
     @abstractmethod
     async def _end_block(self, me: Me, frames: float) -> None:
-        """Leave in the row where to go on, after a block, in which this learner has trained so many frames."""
+        """Leave in the row the model to go on from, after a block in which this learner has trained so many frames."""
 
     def start(self, me: Me) -> None:
         """Start before the first block of a segment."""
@@ -150,7 +150,15 @@ class Blocks(LocalSteps):
 
 @dataclass(frozen=True)
 class Periodic(Blocks):
-    """Blocks that end with the mean of all models; a strategy adds what becomes of it."""
+    """Blocks that end with the mean of all models; a strategy adds its use."""
+
+    traits: ClassVar[Traits] = Traits(
+        synchronous=True,
+        conserves=False,
+        staleness_bound=0,
+        waits="all for the slowest, every period",
+        mixes=False,
+    )
 
     async def _end_block(self, me: Me, frames: float) -> None:
         self.end_block(me, await self.given(me, frames))
@@ -175,5 +183,5 @@ class Periodic(Blocks):
 
     @abstractmethod
     def end_block(self, me: Me, mean: Tensor) -> None:
-        """Leave in the row where to go on, given the mean (P,) of all models (of what was `given`), which is the same
-        on all learners."""
+        """Leave in the row the model to go on from, given the mean (P,) of all models (or that of `given`), which is
+        the same on all learners."""

@@ -2,19 +2,19 @@
 
     Wbar = W + sum_l n_l (x_l - B_l) / sum_l n_l        over those who came (algorithms/quorum.py)
 
-in the place of the mean of all models; what a strategy makes of Wbar stays as it is. W is the centre, which every
+in the place of the mean of all models; the use a strategy makes of Wbar stays as it is. W is the centre, which every
 learner goes on from; the strategy's own memory lies beside it, and one learner of a gathering updates both. A gathering
-closes when a quorum has come and a grace is over (runtime/gathering.py). Whoever is late hands in what it has, for the
-gathering that is open then (`late=mix`), or nothing (`late=drop`), and goes on from W at once.
+closes when a quorum has come and a grace is over (runtime/gathering.py). A late learner gives its part to the gathering
+that is open then (`late=mix`), or to none (`late=drop`), and goes on from W at once.
 
 With a quorum, minibatches come from the queue that asynchronous strategies draw from, so a slow learner draws fewer,
 and a learner that dies is waited for no longer than any other that does not come.
 
 Sent: one model to the centre and one back (8 P bytes) a learner every `period` steps. Waits: those who come for the
-quorum, every period; at the end of a segment everybody for the slowest.
+quorum, every period; at the end of a segment all learners for the slowest.
 
-The idea of a quorum with a grace that adapts is Decoupled DiLoCo's (2026, arXiv 2604.21428); where we differ: what is
-late counts in full in the next mean; a gathering has all of the model.
+The idea of a quorum with a grace that adapts is Decoupled DiLoCo's (2026, arXiv 2604.21428); where we differ: a late
+part counts in full in the next mean; a gathering has all of the model.
 """
 
 import math
@@ -48,7 +48,7 @@ class Quorate(Periodic):
     quorum: float | None = field(default=None, kw_only=True)
     """Learners that end a block, as a share below 1 or a number; null for all (docs/quorum.md)."""
     grace: NonNegative | None = field(default=None, kw_only=True)
-    """Seconds after the quorum in which others may still come; null for what learners usually take."""
+    """Seconds after the quorum in which others may still come; null for the time that learners usually take."""
     spread: NonNegative = field(default=3.0, kw_only=True)
     """Times the spread of their times that learners are waited for, where grace is null."""
     late: Literal["mix", "drop"] = field(default="mix", kw_only=True)
@@ -67,6 +67,7 @@ class Quorate(Periodic):
                 staleness_bound=0,
                 model="centre",
                 waits="those who come for a quorum, every period",
+                rebuilt_from=BASE,
             )
             object.__setattr__(self, "traits", traits)
 
@@ -175,7 +176,7 @@ class _AtCentre:
 
 @dataclass(frozen=True)
 class _BesideCentre(StrategyRule):
-    """A rule of what lies at the centre and beside it; numbers are those of the learner that asks for it."""
+    """A rule of the centre and the vectors beside it; numbers are those of the learner that asks for it."""
 
     strategy: Quorate
     learners: int
@@ -200,7 +201,7 @@ class GatheringOpened(_BesideCentre):
     opens: ClassVar[bool] = True
 
     def __call__(self, mine: Tensor, theirs: Tensor, base: Tensor, *beside: Tensor) -> None:
-        """Change `mine`, `theirs`, `base` and what is `beside` the centre (C,) in place."""
+        """Change `mine`, `theirs`, `base` and the vectors `beside` the centre, (C,), in place."""
         self.strategy.start(self._at(theirs, beside[len(SUMS) :]))
         base.copy_(theirs)
         mine.copy_(theirs)
@@ -214,7 +215,7 @@ class GatheringClosed(_BesideCentre):
     last: bool
 
     def __call__(self, mine: Tensor, theirs: Tensor, *beside: Tensor) -> None:
-        """Change `theirs` and what is `beside` it (C,) in place; `mine` takes no part."""
+        """Change `theirs` and the vectors `beside` it, (C,), in place; `mine` takes no part."""
         gathered, weights, *memory = beside
         here = self._at(theirs, memory)
         mean = gathered_mean(theirs, gathered, weights)

@@ -1,8 +1,8 @@
-"""Stochastic gradient descent on one learner: what all others are measured against.
+"""Stochastic gradient descent on one learner: the measure of all others.
 
     x <- x - lr * grad f(x; b)
 
-Nothing is sent, nobody waits.
+Nothing is sent, no learner waits.
 """
 
 from dataclasses import dataclass
@@ -19,7 +19,7 @@ class SerialSgd(Strategy):
     """Plain minibatch SGD."""
 
     name: ClassVar[str] = "sgd"
-    traits: ClassVar[Traits] = Traits(synchronous=True, conserves=True, staleness_bound=0, waits="nobody", mixes=False)
+    traits: ClassVar[Traits] = Traits(synchronous=True, conserves=True, staleness_bound=0, waits="none", mixes=False)
 
     @property
     def host_options(self) -> frozenset[HostOption]:

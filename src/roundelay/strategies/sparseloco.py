@@ -1,4 +1,4 @@
-"""SparseLoCo: DiLoCo whose learners send the few largest elements of what they have changed, in two bits each, and the
+"""SparseLoCo: DiLoCo whose learners send the few largest elements of their changes, in two bits each, and the
 rest later (Sarfi, Thérien, Lidin and Belilovsky 2025, arXiv 2508.15706).
 
 With W the anchor and x_i where learner i has come from it in `period` local steps (algorithms/sparsification.py):
@@ -8,18 +8,18 @@ With W the anchor and x_i where learner i has come from it in `period` local ste
     e_i <- e_i - s_i
     W   <- W - rate sum_i p_i s_i          p_i: learner i's share of the frames; all go on from W
 
-There is no outer momentum: what is not sent adds up in e_i, and does its work. With `density` 1, `decay` 0 or 1 and
+There is no outer momentum: elements not sent add up in e_i, which does its work. With `density` 1, `decay` 0 or 1 and
 full precision it is diloco with momentum 0.
 
 Sent: density P (12 + 2) / 8 bytes a learner every `period` steps and 16 a block, which is P / 18 by default: s_i, and
-so e_i, are what the codec of the message makes of them (algorithms/codecs/sparse.py). Waits: everybody for the slowest,
+so e_i, are as the codec of the message leaves them (algorithms/codecs/sparse.py). Waits: all learners for the slowest,
 every `period` steps.
 
 Where we differ: means of s_i are weighted by frames and taken over all learners, as others quote the paper; in its code
 a place counts for those alone who have sent it. Blocks are runs of the row, not parts of a matrix.
 """
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import ClassVar
 
 import torch
@@ -44,20 +44,13 @@ class SparseLoCo(Periodic):
     density: ShareAboveZero = 0.03
     """Share of the elements of every block that a learner sends."""
     decay: Share = 0.95
-    """Share of what was not sent that is left after a period."""
+    """Share of the unsent changes that is left after a period."""
     two_bits: bool = True
     """Send one of four values a block for each element, instead of its own."""
 
     name: ClassVar[str] = "sparseloco"
     memory: ClassVar[tuple[str, ...]] = ("outer_anchor", "outer_left", "outer_sent")
-    traits: ClassVar[Traits] = Traits(
-        synchronous=True,
-        conserves=False,
-        staleness_bound=0,
-        alone_is_sgd=False,
-        waits="everybody for the slowest, every period",
-        mixes=False,
-    )
+    traits: ClassVar[Traits] = replace(Periodic.traits, alone_is_sgd=False)
 
     @property
     def label(self) -> str:
@@ -72,7 +65,7 @@ class SparseLoCo(Periodic):
 
     @property
     def form(self) -> Sparse:
-        """The codec of what is sent."""
+        """The codec of messages."""
         return Sparse("outer_left", self.density, self.two_bits)
 
     def start(self, me: Me) -> None:

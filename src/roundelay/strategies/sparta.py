@@ -12,7 +12,7 @@ Source: the code of its authors (EXO Gym, `sparta.py`), which averages elements 
 0.005, each worker alike; the paper's own text was not read. Where we differ: a part is a run of the row, so that no
 places need to be sent. Not here: averages that come some steps late, and DiLoCo around it.
 
-Sent: 4 P / fragments bytes a learner every `period` steps, in an allreduce. Waits: everybody for the slowest, every
+Sent: 4 P / fragments bytes a learner every `period` steps, in an allreduce. Waits: all learners for the slowest, every
 `period` steps.
 """
 
@@ -41,7 +41,7 @@ class Sparta(Strategy):
         synchronous=True,
         conserves=True,
         staleness_bound=0,
-        waits="everybody for the slowest, every period",
+        waits="all for the slowest, every period",
         rows="own",
         mixes=False,
     )

@@ -3,8 +3,8 @@
     g = sum_l n_l grad f(x; b_l) / sum_l n_l        n_l frames of learner l's minibatch
     x <- x - lr * g                                 on every learner, so all rows stay equal bit for bit
 
-With another `codec` than fp32 each learner's gradient goes coded, and what the codec leaves out is added to its next
-one, e_l:
+With another `codec` than fp32 each learner's gradient goes coded, and the part that the codec leaves out, e_l, is added
+to its next one:
 
     q_l = decode(encode(grad f(x; b_l) + e_l)),   e_l <- grad f(x; b_l) + e_l - q_l,   g = sum_l n_l q_l / sum_l n_l
 
@@ -12,7 +12,7 @@ By 1bit that is 1-bit SGD (Seide et al. 2014). Where we differ: there each learn
 the sum once more, with a rest of its own; here every learner gets all the q_l. Their AdaGrad and double buffering are
 left out.
 
-Sent: one gradient (4 P bytes, or what the codec makes of it) a learner and step. Waits: everybody for the slowest,
+Sent: one gradient (4 P bytes, or as many as the codec makes) a learner and step. Waits: all learners for the slowest,
 every step. The mean is weighted by frames, so the last, uneven round of an epoch needs no special case: L learners do
 exactly what one learner does with a minibatch L times as large.
 """
@@ -36,14 +36,14 @@ class Ssgd(Strategy):
     """Allreduce SGD."""
 
     codec: str = one_of(CODECS, "fp32")
-    """Form in which gradients are sent; what it leaves out is sent later."""
+    """Form in which gradients are sent; the part it leaves out is sent later."""
 
     name: ClassVar[str] = "ssgd"
     traits: ClassVar[Traits] = Traits(
         synchronous=True,
         conserves=True,
         staleness_bound=0,
-        waits="everybody for the slowest, every step",
+        waits="all for the slowest, every step",
         rows="equal",
         mixes=False,
     )
@@ -55,6 +55,10 @@ class Ssgd(Strategy):
     @property
     def memory(self) -> tuple[str, ...]:
         return () if self.form.exact else (GRADIENT_LEFT,)
+
+    @property
+    def gives_vectors(self) -> bool:
+        return not self.form.exact
 
     @property
     def form(self) -> Codec:

@@ -1,1 +1,1 @@
-"""The fit of what `roundelay advise` knows of learning, and measurements beside its predictions."""
+"""The fit behind the predictions of `roundelay advise` on learning, and measurements beside them."""

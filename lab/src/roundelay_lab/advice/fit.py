@@ -3,11 +3,11 @@ configuration's residual."""
 
 import json
 from collections import defaultdict
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from importlib import resources
 from itertools import pairwise
-from math import log
+from math import log, sqrt
 from pathlib import Path
 from typing import Any, final
 
@@ -16,14 +16,13 @@ import yaml
 from numpy.typing import NDArray
 
 import roundelay
-from roundelay.advice.candidates import Candidate
 from roundelay.advice.learning import COLUMNS, EfficiencyFit, Trained, columns
 from roundelay.advice.machines import bytes_per_second
-from roundelay.advice.throughput import StepWork, speed
+from roundelay.advice.throughput import Candidate, StepWork, never_talking, speed
+from roundelay.core.configure import build
 from roundelay.core.files import json_line, write_text
-from roundelay.runtime.sim.cluster import Compute, Node, VirtualCluster, VirtualLink, VirtualLinks
+from roundelay.runtime.sim.cluster import Compute, Handicap, Node, VirtualCluster, VirtualLink, VirtualLinks
 from roundelay.strategies import make_strategy
-from roundelay_lab.advice.measurements import LATENCY, load_measured, predicted, throughput_error
 
 FITTED_DIGITS = 5
 
@@ -71,12 +70,12 @@ def configurations() -> list[Configuration]:
 
 
 def _on_two_hosts(known: Mapping[str, Any]) -> Iterator[Configuration]:
-    """Yield whole trainings on two hosts: loss over that of `ssgd`, which computes what one learner does."""
+    """Yield whole trainings on two hosts: loss over that of `ssgd`, which computes the same as one learner."""
     rounds = known["frames"] * known["epochs"] / known["minibatch"]
     for row in known["rows"]:
         link = VirtualLinks(between=VirtualLink(LATENCY, bytes_per_second(row["rate"])))
         cluster = VirtualCluster(nodes=(Node(count=2),), compute=Compute(seconds=known["seconds"]), links=link)
-        candidate = Candidate(row["strategy"], fragments=row["fragments"])
+        candidate = Candidate(row["strategy"], "fp32", row["fragments"])  # all rows travelled so then
         steps = speed(candidate, cluster, StepWork(known["parameters"], known["minibatch"] // 2)).steps_an_exchange
         trained = Trained(2, rounds, known["momentum"], steps_an_exchange=steps)
         place = f"docs/log.md, two hosts, {row['rate']}, {row['fragments']} fragments"
@@ -191,6 +190,94 @@ def write(path: Path) -> None:
     lines = [f" {json.dumps(key)}: {json.dumps(value)}" for key, value in asdict(fit).items()]
     body = ",\n".join(f"  {json_line(asdict(row))}" for row in rows)
     write_text(path, "{\n" + ",\n".join([*lines, f' "rows": [\n{body}\n ]']) + "\n}\n")
+
+
+LATENCY = 1e-4
+"""Seconds of a message, assumed: it hardly matters for models."""
+
+
+@final
+@dataclass(frozen=True)
+class MeasuredRow:
+    """A line: a mode over links of a rate, and its throughput over that of learners that never talk."""
+
+    rate: str
+    mode: str
+    ratio: float
+
+
+@final
+@dataclass(frozen=True)
+class MeasuredTable:
+    """Rows of one setting (measured.yaml explains the keys).
+
+    slow   the last learner takes so many times as long as the others
+    share  of busy cores that exchanges were allowed (`exchange_share`); None: the default
+    """
+
+    source: str
+    seconds: float
+    parameters: float
+    rows: tuple[MeasuredRow, ...]
+    learners: int = 1
+    cores: float | None = None
+    slow: float = 1.0
+    share: float | None = None
+
+    def cluster(self, rate: str) -> VirtualCluster:
+        """Return the two hosts, with links of this rate."""
+        last = 2 * self.learners - 1
+        return VirtualCluster(
+            name=f"two hosts, {rate}",
+            nodes=(Node(self.learners, count=2, cores=self.cores),),
+            compute=Compute(seconds=self.seconds),
+            links=VirtualLinks(between=VirtualLink(LATENCY, bytes_per_second(rate))),
+            stragglers=(Handicap(last, self.slow),) if self.slow > 1 else (),
+        )
+
+
+@final
+@dataclass(frozen=True)
+class ThroughputCompared:
+    """A measured row and the prediction for it."""
+
+    source: str
+    row: MeasuredRow
+    ratio: float
+
+
+def candidate_of(mode: str) -> Candidate:
+    """Return the strategy, and the run's options, of a mode."""
+    name, *options = mode.split("+")
+    given = dict(option.split("=") for option in options)
+    return Candidate(name, given.get("wire", "fp32"), int(given.get("fragments", 1)))
+
+
+def load_measured() -> list[MeasuredTable]:
+    """Return all tables of throughput."""
+    return [build(MeasuredTable, one) for one in read_measured()["throughput"]]
+
+
+def read_measured() -> dict[str, Any]:
+    """Return what measured.yaml, which explains its keys, says."""
+    return dict(yaml.safe_load((resources.files(__package__) / "measured.yaml").read_text(encoding="utf-8")))
+
+
+def predicted(tables: Iterable[MeasuredTable]) -> list[ThroughputCompared]:
+    """Return every row with the throughput, over that of never talking, that the simulator says."""
+    found = []
+    for table in tables:
+        for row in table.rows:
+            cluster, work = table.cluster(row.rate), StepWork(table.parameters)
+            fast = speed(candidate_of(row.mode), cluster, work, table.share)
+            ratio = fast.examples_per_second / never_talking(cluster, work)
+            found.append(ThroughputCompared(table.source, row, ratio))
+    return found
+
+
+def throughput_error(rows: Sequence[ThroughputCompared]) -> float:
+    """Return root mean square of the logarithm of predicted over measured."""
+    return sqrt(sum(log(one.ratio / one.row.ratio) ** 2 for one in rows) / len(rows))
 
 
 if __name__ == "__main__":

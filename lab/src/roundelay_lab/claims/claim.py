@@ -1,4 +1,4 @@
-"""A claim: citation, experiment, and the rule that makes a verdict of what comes out, in one file.
+"""A claim: citation, experiment, and the rule that makes a verdict of the results, in one file.
 
 No torch is needed to read one.
 """
@@ -6,16 +6,16 @@ No torch is needed to read one.
 import hashlib
 import json
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from importlib import resources
 from importlib.resources.abc import Traversable
 from typing import Any, Literal
 
 from roundelay.core.configure import build, plain
 from roundelay.core.errors import UserError
-from roundelay.core.parsing import parse_yaml
+from roundelay.core.files import parse_yaml
 from roundelay.core.strategy_text import did_you_mean
-from roundelay_lab.claims.experiment import AnyExperiment, Regime, Trainings
+from roundelay_lab.claims.experiment import AnyExperiment, Mixing, Regime, Scenarios, Trainings
 
 Selection = Mapping[str, Any]
 """Rows of a table by their keys: each key is one value, or one of a list."""
@@ -23,7 +23,7 @@ Selection = Mapping[str, Any]
 
 @dataclass(frozen=True)
 class Citation:
-    """A paper, the place in it, and what it says there in our words."""
+    """A paper, the place in it, and its statement there in our words."""
 
     paper: str
     place: str
@@ -95,11 +95,11 @@ class Figure:
 class Claim:
     """A claim of a paper.
 
-    known   what was known before the experiment was run
+    known   facts known before the experiment was run
     fixed   whether the bounds of the rule were written before its table was known, or after
     regime  how its minibatches lie to the noise of gradients
-    open    what it would take to settle a claim that cannot be settled here; then nothing else need be given
-    limits  what a verdict does not cover
+    open    the work that would settle a claim that cannot be settled here; then nothing else need be given
+    limits  cases that a verdict does not cover
     """
 
     number: int
@@ -124,6 +124,22 @@ class Claim:
         if self.regime is not None and not isinstance(self.experiment, Trainings):
             raise UserError(f"claim {self.name}: only trainings have a regime.")
 
+    def with_seeds(self, first: int) -> "Claim":
+        """Return it with as many other seeds, counted from `first`; where values are tuned, that one tunes, and those
+        after it judge.
+
+        Raises:
+            UserError: its experiment has no seeds.
+        """
+        match self.experiment:
+            case Trainings() as experiment:
+                overrides = (*experiment.overrides, f"training.seed={first}")
+                return replace(self, experiment=replace(experiment, overrides=overrides))
+            case Scenarios() | Mixing() as experiment:
+                seeds = tuple(range(first, first + len(experiment.seeds)))
+                return replace(self, experiment=replace(experiment, seeds=seeds))
+        raise UserError(f"claim {self.name} is of printed numbers, which have no seeds; leave --first-seed out.")
+
     @property
     def command(self) -> str:
         """Command that runs it."""
@@ -140,7 +156,7 @@ class Claim:
 
     @property
     def definition(self) -> str:
-        """Fingerprint of what is run: evidence of another experiment does not count."""
+        """Fingerprint of the experiment: evidence of another experiment does not count."""
         experiment = plain(self.experiment)
         if experiment and not experiment.get("processes_up_to", True):
             del experiment["processes_up_to"]  # of later date than evidence without it
@@ -148,7 +164,7 @@ class Claim:
 
     @property
     def regime_definition(self) -> str:
-        """Fingerprint of what is run to measure the regime."""
+        """Fingerprint of the runs that measure the regime."""
         assert isinstance(self.experiment, Trainings)
         found = {key: value for key, value in plain(self.regime).items() if key != "says"}
         return _fingerprint([self.experiment.recipe, self.experiment.overrides, found])

@@ -15,7 +15,7 @@ Row = dict[str, Any]
 
 @dataclass(frozen=True)
 class Printed:
-    """Numbers that papers print, beside those of the simulator: speedups of `li2017` (published/speedups.py), or
+    """An experiment that holds the simulator to printed numbers: speedups of `li2017` (published/speedups.py), or
     hours of training of `ibm` (published/hours.py)."""
 
     kind: Literal["printed"] = field(default="printed", kw_only=True)
@@ -94,7 +94,7 @@ class Part:
 
     @property
     def tuned(self) -> tuple[str, ...]:
-        """Keys of what is tuned."""
+        """Keys of tuned options."""
         return tuple(text.partition("=")[0] for text in self.tune)
 
 
@@ -120,7 +120,7 @@ class Trainings:
 
     @property
     def keys(self) -> tuple[str, ...]:
-        """Names of its keys; what is tuned is a column."""
+        """Names of its keys; a tuned option is a column."""
         texts = [text.partition("=") for part in self.parts for text in (*self.overrides, *part.overrides)]
         axes = [short(key) for key, _, values in texts if "," in values and not values.startswith(("{", "["))]
         slow = ["straggler"] if any(part.stragglers for part in self.parts) else []
@@ -133,7 +133,7 @@ class Trainings:
 
     @property
     def grids(self) -> list[tuple[Part, str]]:
-        """Every strategy of every part; what is trained on processes is a part of its own."""
+        """Every strategy of every part; trainings on processes are a part of their own."""
         return [
             (part, strategy) for whole in self.parts for strategy in whole.strategies for part in self._split(whole)
         ]
@@ -151,14 +151,14 @@ PROCESSES = "training.runtime=procs"
 
 @dataclass(frozen=True)
 class Regime:
-    """Minibatches beside the noise scale of gradients: one learner is trained with each, and its gradients are looked
-    at after every epoch (noise.py).
+    """Minibatches beside the noise scale of gradients: one learner is trained with each, and its gradients are measured
+    after every epoch (noise.py).
 
     overrides  section.key=value, beside those of the experiment; `training.minibatch` is an axis
     tune       as of a part
     seeds      number of seeds, as in the experiment
     groups     so many minibatches of `size` are drawn for each look, no example twice
-    says       what follows for the claim
+    says       its meaning for the claim
     """
 
     overrides: tuple[str, ...]
@@ -173,7 +173,7 @@ class Regime:
 
     @property
     def tuned(self) -> tuple[str, ...]:
-        """Keys of what is tuned."""
+        """Keys of tuned options."""
         return tuple(text.partition("=")[0] for text in self.tune)
 
 

@@ -34,12 +34,12 @@ from roundelay.core.epochs import EpochPlan
 from roundelay.core.minibatch import MinibatchSize
 from roundelay.core.progress import Progress
 from roundelay.core.records import Evaluation, of_kind, read_events
-from roundelay.grids.cells import Cell
+from roundelay.grids.grid import Cell
 from roundelay.learner.base import Learner
 from roundelay.saving import FOLDER, epoch_ends
 from roundelay_lab.claims.experiment import Piece, Regime, Row, short
 from roundelay_speech.acoustic import make_job
-from roundelay_speech.grids.cells import recipe_of
+from roundelay_speech.grids.running import recipe_of
 
 LOOKS = 1 << 20
 """Number of the epoch whose order the minibatches of a look are drawn in: no training has it."""
@@ -65,7 +65,7 @@ def noise_scale(gradients: Iterable[Tensor], examples: float) -> float | None:
 def noise_pieces(regime: Regime, trained: Sequence[Cell]) -> list[Piece]:
     """Return a row for each training and end of an epoch.
 
-    Columns: what was tuned; `updates` so far; `dev` (cross-entropy there); `noise_scale`, in the unit of the minibatch;
+    Columns: tuned options; `updates` so far; `dev` (cross-entropy there); `noise_scale`, in the unit of the minibatch;
     `ratio`, the minibatch divided by it.
     """
     learner, found = cache(partial(_learner, trained[0])), []  # gradients at a point are the same for all of them

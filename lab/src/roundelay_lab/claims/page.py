@@ -10,12 +10,11 @@ from pathlib import Path
 import numpy as np
 
 from roundelay.core.files import write_text
-from roundelay.reports.axes import Axis, axis
+from roundelay.reports.charts import Axis, axis
 from roundelay.reports.markup import render
 from roundelay_lab.claims.claim import Check, Claim, Figure, load_claims
 from roundelay_lab.claims.evidence import Evidence, fixed_before, judged, load_evidence, load_regime
-from roundelay_lab.claims.intervals import sampled
-from roundelay_lab.claims.rule import MORE_SEEDS, Judgement, Measured, Verdict, measured, seeds_that_decide
+from roundelay_lab.claims.rule import MORE_SEEDS, Judgement, Measured, Verdict, measured, sampled, seeds_that_decide
 
 WIDTH, HEIGHT, TOP = 640.0, 340.0, 34.0
 PAGE, DRAWN = "claims.md", "claims"
@@ -33,7 +32,7 @@ class Settled:
 
     @property
     def short(self) -> str:
-        """The first check, and those that do not hold, with their numbers; of an open one, what it would take."""
+        """The first check, and those that do not hold, with their numbers; of an open one, the work it would take."""
         if self.evidence is None:
             run = ["Its experiment has not been run."] if self.claim.experiment is not None else []
             return " ".join([*run, *self.claim.open.split()])
@@ -87,7 +86,7 @@ def settled() -> list[Settled]:
 
 
 def write_page(folder: Path) -> list[Path]:
-    """Write the page and its figures below `folder`; the files written."""
+    """Write the page and its figures below `folder`; return the files written."""
     all_claims = settled()
     written = [folder / PAGE]
     write_text(written[0], page(all_claims))
@@ -106,7 +105,7 @@ def page(all_claims: Sequence[Settled]) -> str:
 
 
 def shown(value: float) -> str:
-    """Return a number of a table; what is no number diverged."""
+    """Return a number of a table; None and NaN diverged."""
     return f"{value:.4g}" if isfinite(value) else "diverged"
 
 
@@ -193,7 +192,7 @@ def draw(claim: Claim, evidence: Evidence) -> str:
 
 
 def _lines(figure: Figure, evidence: Evidence) -> tuple[dict[str, list[tuple[object, Measured]]], list[object]]:
-    """Return lines by name, what was measured at each value of x; and these values in order."""
+    """Return lines by name, the measurements at each value of x; and these values in order."""
     found = measured(evidence.rows, evidence.keys, figure.y, figure.rows, figure.over, figure.same)
     groups: dict[str, list[tuple[object, Measured]]] = {}
     for one in found:

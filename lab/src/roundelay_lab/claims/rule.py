@@ -1,24 +1,121 @@
 """From a table of results to a verdict, by the rule in the claim's file.
 
-Every bound is asked of intervals (intervals.py), configuration by configuration, and pairs runs by their seed. A clause
+Every bound is asked of intervals over seeds, configuration by configuration, and pairs runs by their seed. A clause
 holds if the interval lies within its bound, fails if it lies beyond, and is undecided otherwise. Where one of several
 will do (`take: any`, and the clauses that refute), each is asked at its share of the level (Bonferroni), so that among
 effects that are none still at most one in twenty passes.
+
+A number of an experiment is a mean over seeds, of a column or of its ratio to that of another run of the same seed:
+the part that the two share (data, order, first weights) cancels. Its bound is the mean with two standard errors, or
+with as many as Student's distribution asks for where seeds are few (2.9 of three; Student 1908, Biometrika 6). So of
+effects that are none, at most one in twenty keeps a bound.
+
+Chance of a verdict under new seeds: means and spreads are drawn as the seeds leave them open (no prior knowledge:
+Gelman et al., Bayesian Data Analysis, 3rd ed., sec. 3.2), then as many seeds of such an experiment, and they are
+judged. All numbers of an experiment are drawn together, as its seeds moved them together; one scale is drawn for all.
+
+Legend: N seeds; K numbers, one a configuration; D draws.
 """
 
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 from enum import Enum
+from functools import cache
+from math import atan, cos, pi, sin, sqrt
 from statistics import fmean, stdev
 
 import numpy as np
 from numpy.typing import NDArray
 
 from roundelay.core.errors import UserError
+from roundelay.core.streams import stream
 from roundelay_lab.claims.claim import Check, Claim, Rule, Selection
 from roundelay_lab.claims.experiment import Row
-from roundelay_lab.claims.intervals import LEVEL, Array, Sampled, new_seeds, sampled
+
+LEVEL = 0.05
+"""Chance at which an effect that is none keeps a bound, at most."""
+DRAWS = 4000
+Array = NDArray[np.float64]
+
+
+def student(t: float, freedom: int) -> float:
+    """Return the probability that Student's t is below `t` (Abramowitz and Stegun 26.7.3 and 26.7.4)."""
+    angle = atan(t / sqrt(freedom))
+    term = total = cos(angle) if freedom % 2 else 1.0
+    for k in range(3 if freedom % 2 else 2, freedom - 1, 2):
+        term *= cos(angle) ** 2 * (k - 1) / k
+        total += term
+    if freedom == 1:
+        return 0.5 + angle / pi
+    between = 2 / pi * (angle + sin(angle) * total) if freedom % 2 else sin(angle) * total
+    return 0.5 + between / 2
+
+
+@cache
+def standard_errors(seeds: int, level: float = LEVEL) -> float:
+    """Return how many standard errors a bound is from the mean: two, or as many as Student's distribution asks for."""
+    low, high = 2.0, 1e6
+    if student(low, seeds - 1) >= 1 - level:
+        return low
+    for _ in range(200):
+        middle = sqrt(low * high)
+        low, high = (middle, high) if student(middle, seeds - 1) < 1 - level else (low, middle)
+    return high
+
+
+@dataclass(frozen=True)
+class Sampled:
+    """Means and standard errors of K numbers over N seeds, in each of D draws: (D, K). One draw: the measured
+    numbers."""
+
+    means: Array
+    errors: Array
+    seeds: int
+
+    def bounds(self, level: float = LEVEL) -> tuple[Array, Array]:
+        """Return the lower and the upper bounds, each (D, K). Without seeds there is no chance in a number, and with
+        one nothing is known of its spread."""
+        if self.seeds == 0:
+            return self.means, self.means
+        if self.seeds == 1:
+            return np.full_like(self.means, -np.inf), np.full_like(self.means, np.inf)
+        with np.errstate(invalid="ignore"):
+            away = np.where(self.errors > 0, standard_errors(self.seeds, level) * self.errors, 0.0)
+        return self.means - away, self.means + away
+
+
+def sampled(values: Array, *, seeded: bool) -> Sampled:
+    """Return the measured means, of values (N, K). Numbers that diverged with every seed are infinite for certain; with
+    some seeds only, nothing is known of their mean."""
+    infinite = np.isinf(values)
+    mixed = infinite.any(0) & ~infinite.all(0)
+    finite = np.where(infinite, 0.0, values)
+    count = len(values)
+    errors = finite.std(0, ddof=1) / sqrt(count) if count > 1 else np.zeros(values.shape[1])
+    errors = np.where(mixed, np.inf, errors)
+    means = np.where(infinite.all(0), np.inf, finite.mean(0))
+    return Sampled(means[None], errors[None], count if seeded else 0)
+
+
+def new_seeds(values: Array, seeds: int, *, stay: bool = False) -> Sampled:
+    """Return experiments of `seeds` new seeds each, as those measured, (N, K), leave them open; with `stay`, as they
+    would leave them open if so many seeds had been measured, with the means and spreads of these."""
+    count = len(values)
+    known = seeds if stay else count
+    rng = stream(0, "new-seeds", str(seeds))
+    now = sampled(values, seeded=True)
+    spread = np.where(np.isinf(values), 0.0, values)
+    spread = (spread - spread.mean(0)) / sqrt(count - 1)
+    scale = np.sqrt((known - 1) / rng.chisquare(known - 1, DRAWS))[:, None]
+    drawn = rng.standard_normal((DRAWS, seeds, count))
+    centre = rng.standard_normal((DRAWS, count)) / sqrt(known) + drawn.mean(1)
+    apart = drawn - drawn.mean(1, keepdims=True)
+    covariance = np.einsum("dsi,dsj->dij", apart, apart) / (seeds - 1)
+    means = now.means + scale * (centre @ spread)
+    errors = scale * np.sqrt(np.einsum("ik,dij,jk->dk", spread, covariance, spread).clip(0) / seeds)
+    return Sampled(means, np.where(np.isinf(now.errors), np.inf, errors), seeds)
+
 
 Flags = NDArray[np.bool_]
 Configuration = tuple[tuple[str, object], ...]
@@ -30,7 +127,7 @@ MORE_SEEDS = (4, 5, 6, 8, 10, 12, 16, 24, 32, 48, 64)
 
 
 class Verdict(Enum):
-    """CellOutcome of a claim."""
+    """Verdict on a claim."""
 
     SHOWN = "shown"
     REFUTED = "refuted"
@@ -59,7 +156,7 @@ class Measured:
 
 @dataclass(frozen=True)
 class Checked:
-    """A check beside what was measured: of the configuration that decides.
+    """A check beside its measurement: that of the configuration that decides.
 
     value   its mean over seeds
     edge    the end of its interval that the bound is asked of
@@ -76,7 +173,7 @@ class Checked:
 class Judgement:
     """A verdict and the checks that it rests on.
 
-    here    what the seeds at hand say; the verdict is `open` instead where new ones would say so too rarely
+    here    the verdict of the seeds at hand; it is `open` instead where new ones would say so too rarely
     chance  of the same under as many new seeds; None: there is no chance in the numbers, or one seed says nothing of it
     """
 
@@ -115,7 +212,7 @@ class _Clause:
         return np.asarray(holds.any(1)), np.asarray(fails.all(1))
 
     def checked(self, one: Sampled) -> Checked:
-        """Return the check beside what was measured."""
+        """Return the check beside its measurement."""
         holds, fails = (bool(found[0]) for found in self.decided(one))
         edges = self._edge(one, LEVEL / self.among)[0]
         lowest = (self.check.at_least is not None) == (self.check.take != "any")
@@ -214,7 +311,7 @@ def _clause(check: Check, rows: Sequence[Row], keys: Sequence[str], among: int) 
 
 
 def _verdicts(clauses: _Clauses, parts: Sequence[Sampled]) -> list[Verdict]:
-    """Return what each draw says, before it is asked how sure that is."""
+    """Return the verdict of each draw, before it is asked how sure that is."""
     now = iter(parts)
     shown, refuted, control = ([one.decided(next(now)) for one in group] for group in clauses)
     draws = len(parts[0].means)
@@ -243,7 +340,12 @@ def measured(
     over: Selection | None = None,
     same: Sequence[str] = (),
 ) -> list[Measured]:
-    """Return a column, by configuration in the order of the table; divided by that of the row selected by `over`.
+    """Return the values of a column in the rows that `wanted` selects, grouped by configuration in the order of the
+    table.
+
+    Args:
+        keys: columns that make a configuration.
+        over: each value is divided by that of the row that this selects, of the same seed and columns `same`.
 
     Raises:
         UserError: nothing is selected, or a divisor is not one row.

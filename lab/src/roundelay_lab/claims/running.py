@@ -1,4 +1,4 @@
-"""Runs a claim's experiment, row by row; what is there already is only read."""
+"""Runs a claim's experiment, row by row; rows that are there already are only read."""
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
@@ -33,12 +33,12 @@ class Ways:
 
 
 def run_claim(claim: Claim, folders: ClaimFolders, ways: Ways) -> Evidence | None:
-    """Run what is missing of a claim's experiment below `folders.out`; write the evidence there, in the folder NAME.
+    """Run the missing rows of a claim's experiment below `folders.out`; write the evidence there, in the folder NAME.
 
     Returns None if interrupted: the same call goes on from there.
 
     Raises:
-        UserError: the claim has no experiment; the folder holds one of another definition; what the experiment finds.
+        UserError: the claim has no experiment; the folder holds one of another definition; an error of the experiment.
     """
     if claim.experiment is None or claim.rule is None:
         raise UserError(f"claim {claim.name} cannot be settled here. {claim.open}")
@@ -54,25 +54,13 @@ def run_claim(claim: Claim, folders: ClaimFolders, ways: Ways) -> Evidence | Non
             found = _run(mixing_pieces(experiment), Kept(folder / "rows.json", claim.definition), ways)
     if found is None:
         return None
-    evidence = Evidence(
-        claim=claim.name,
-        definition=claim.definition,
-        bounds=claim.bounds,
-        verdict=judge(claim.rule, found.rows, keys).verdict.value,
-        command=claim.command,
-        seconds=round(found.seconds, 1),
-        commit=commit(),
-        machine=machine(),
-        keys=keys,
-        rows=tuple(found.rows),
-        tuning=tuple(found.tuning),
-    )
-    write_evidence(evidence, folder / EVIDENCE)
-    return evidence
+    verdict = judge(claim.rule, found.rows, keys).verdict.value
+    told = {"definition": claim.definition, "bounds": claim.bounds, "verdict": verdict, "command": claim.command}
+    return _written(folder, claim, keys, found, told)
 
 
 def run_regime(claim: Claim, folders: ClaimFolders, ways: Ways) -> Evidence | None:
-    """Measure what is missing of a claim's regime below `folders.out`; write its table there, in the folder
+    """Measure the missing rows of a claim's regime below `folders.out`; write its table there, in the folder
     NAME-regime.
 
     Returns None if interrupted: the same call goes on from there.
@@ -90,17 +78,21 @@ def run_regime(claim: Claim, folders: ClaimFolders, ways: Ways) -> Evidence | No
     found = _run(noise_pieces(regime, cells), Kept(folder / "rows.json", claim.regime_definition), ways)
     if found is None:
         return None
+    told = {"definition": claim.regime_definition, "bounds": "", "verdict": "", "command": claim.regime_command}
+    return _written(folder, claim, regime.keys, found, told)
+
+
+def _written(folder: Path, claim: Claim, keys: tuple[str, ...], found: Found, told: dict[str, str]) -> Evidence:
+    """Return the evidence, which is written into the folder; `told` are its definition, bounds, verdict and command."""
     evidence = Evidence(
         claim=claim.name,
-        definition=claim.regime_definition,
-        bounds="",
-        verdict="",
-        command=claim.regime_command,
         seconds=round(found.seconds, 1),
         commit=commit(),
         machine=machine(),
-        keys=regime.keys,
+        keys=keys,
         rows=tuple(found.rows),
+        tuning=tuple(found.tuning),
+        **told,
     )
     write_evidence(evidence, folder / EVIDENCE)
     return evidence

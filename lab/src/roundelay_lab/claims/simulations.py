@@ -128,7 +128,7 @@ def scenario_pieces(experiment: Scenarios) -> list[Piece]:
 
 def mixing_pieces(experiment: Mixing) -> list[Piece]:
     """Return a row for each strategy, number of learners and seed. Columns: `gap` (1 - the second eigenvalue of the
-    mixing matrix, or of what it does to squares in the mean), `predicted` and `consensus` (root mean square distance,
+    mixing matrix, or of its effect on squares in the mean), `predicted` and `consensus` (root mean square distance,
     in steps of one learner's noise), `ratio` of the two; of strategies without a matrix `consensus` alone."""
 
     def work(text: str, learners: int, seed: int, _: Progress) -> Row:
@@ -185,5 +185,5 @@ def _settled(experiment: Mixing, strategy: Strategy, learners: int, seed: int) -
 
 
 def _round(value: float) -> float | None:
-    """Return the number with six digits; None for what is no number."""
+    """Return the number with six digits; None for infinity and NaN."""
     return float(f"{value:.6g}") if isfinite(value) else None

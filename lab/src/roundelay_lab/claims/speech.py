@@ -10,8 +10,7 @@ from typing import Any
 from roundelay.core.errors import UserError
 from roundelay.core.progress import Progress
 from roundelay.core.records import Evaluation, Segment, of_kind, read_events
-from roundelay.grids.cells import Cell
-from roundelay.grids.grid import Contenders, Grid
+from roundelay.grids.grid import Cell, Contenders, Grid
 from roundelay.grids.results import CellOutcome, CellRecord, CellState, Tuned, cell_records, judged, tunings
 from roundelay.grids.running import run_grid
 from roundelay.job import Interrupt
@@ -113,7 +112,7 @@ class Tables:
     def _row(self, record: CellRecord, strategy: str, tuned: tuple[str, ...]) -> Row:
         """Return keys, seed, and columns: `dev` (cross-entropy; None if it diverged), `accuracy` (dev), `train`
         (cross-entropy of the last epoch), `seconds` (virtual; in the simulator), `consensus` distance, mean
-        `staleness`, and what was tuned."""
+        `staleness`, and tuned options."""
         keys = self._experiment.keys
         row: Row = {"strategy": "sgd" if record.strategy == "sgd" else strategy, "learners": record.learners}
         row |= {"straggler": " ".join(record.stragglers) or "none"} if "straggler" in keys else {}
@@ -135,7 +134,7 @@ def _columns(record: CellRecord, target: float | None) -> Row:
         "staleness": record.staleness_mean,
     }
     if record.dev_cross_entropy is not None and record.virtual_seconds is None:
-        del found["seconds"]  # of processes they are real, and depend on what else the machine does
+        del found["seconds"]  # of processes they are real, and depend on the machine's other work
     return {k: float(f"{v:.6g}") if v is not None and isfinite(v) else None for k, v in found.items()}
 
 
@@ -144,7 +143,7 @@ def prepare(experiment: Trainings, folders: ClaimFolders, progress: Progress) ->
     there.
 
     Raises:
-        UserError: they are not, and nobody says where the recordings are.
+        UserError: they are not, and the place of the recordings is not given.
     """
     recipe = load_recipe(experiment.recipe)
     folder = folders.out / "corpora" / recipe.corpus.name

@@ -1,20 +1,20 @@
 """Costs taken from recorded runs: calibrate."""
 
 import argparse
-from pathlib import Path
 
-from roundelay.commands.base import Command
+from roundelay.commands.base import Command, add_described
 from roundelay.terminal import console, print_table
 
-EXAMPLES = ("roundelay calibrate exp/ssgd-2 exp/adpsgd-2 exp/sgd-1",)
+_CALIBRATE = """
+calibrate: take costs from recorded runs, and predict each run from the others
+exp <path> + | run directories, all of one host
+$ roundelay calibrate exp/ssgd-2 exp/adpsgd-2 exp/sgd-1
+"""
 
 
 def add(command: Command) -> None:
-    """Add the command."""
-    sub = command(
-        "calibrate", _calibrate, "take costs from recorded runs, and predict each run from the others", EXAMPLES
-    )
-    sub.add_argument("exp", nargs="+", type=Path, help="run directories, all of one host")
+    """Add the command of this file to the command line."""
+    add_described(command, _calibrate, _CALIBRATE)
 
 
 def _calibrate(options: argparse.Namespace) -> None:

@@ -3,48 +3,34 @@
 import argparse
 from pathlib import Path
 
-from roundelay.commands.base import Command
+from roundelay.commands.base import Command, add_described
 from roundelay.core.errors import UserError
 from roundelay.stopping import status, stopping
 from roundelay.terminal import Bar, complain, console, print_table
 
-EXAMPLES = (
-    "roundelay claims",
-    "roundelay claims run stragglers",
-    "roundelay claims run rings --source corpora/an4",
-    "roundelay claims regime large-batch --source corpora/an4",
-)
+_CLAIMS = """
+claims: list claims of papers, with verdicts; run one again; write their page
+what {list,run,regime,write} ? =list | list all, run some again, measure minibatches beside the noise of
+    gradients, or write the page
+name * | with run and regime: names or numbers of claims
+--out DIR <path> | the folder for runs and prepared corpora (default: exp/claims); with write: the folder of the page
+    (default: docs)
+--source DIR <path> | the folder with the corpus's recordings
+--lexicon FILE <path> | a pronunciation dictionary in CMU format
+--first-seed N <whole> | with run: as many other seeds, counted from N; their table is held to the evidence that comes
+    with the package
+--evidence DIR <path> | also write DIR/NAME.json, or of a regime DIR/NAME-regime.json, as they come with the package
+$ roundelay claims
+$ roundelay claims run stragglers
+$ roundelay claims run rings --source corpora/an4
+$ roundelay claims run stragglers --first-seed 101 --out exp/others
+$ roundelay claims regime large-batch --source corpora/an4
+"""
 
 
 def add(command: Command) -> None:
-    """Add the command."""
-    sub = command(
-        "claims", _claims, "list what papers claim, with verdicts; run a claim again; write their page", EXAMPLES
-    )
-    sub.add_argument(
-        "what",
-        nargs="?",
-        choices=["list", "run", "regime", "write"],
-        default="list",
-        help="list all (the default), run some again, measure minibatches beside the noise of gradients, or write the "
-        "page",
-    )
-    sub.add_argument("name", nargs="*", help="with run and regime: names or numbers of claims")
-    sub.add_argument(
-        "--out",
-        type=Path,
-        metavar="DIR",
-        help="the folder for runs and prepared corpora (default: exp/claims); with write: the folder of the page "
-        "(default: docs)",
-    )
-    sub.add_argument("--source", type=Path, metavar="DIR", help="the folder with the corpus's recordings")
-    sub.add_argument("--lexicon", type=Path, metavar="FILE", help="a pronunciation dictionary in CMU format")
-    sub.add_argument(
-        "--evidence",
-        type=Path,
-        metavar="DIR",
-        help="also write DIR/NAME.json, or of a regime DIR/NAME-regime.json, as they come with the package",
-    )
+    """Add the command of this file to the command line."""
+    add_described(command, _claims, _CLAIMS)
 
 
 def _claims(options: argparse.Namespace) -> int:
@@ -120,7 +106,8 @@ def _run(options: argparse.Namespace) -> int:
     ways = Ways(Bar(quiet=True), lambda line: console.print(line, markup=False), interrupt)
     with stopping(interrupt):
         for claim in claims:
-            evidence = run_claim(claim, folders, ways)
+            seeded = claim if options.first_seed is None else claim.with_seeds(options.first_seed)
+            evidence = run_claim(seeded, folders, ways)
             if evidence is None:
                 complain(f"interrupted; everything so far is in {folders.out}. The same command goes on from there.")
                 return status(interrupt.why)

@@ -2,16 +2,20 @@
 
 import argparse
 
-from roundelay.commands.base import Command
+from roundelay.commands.base import Command, add_described
 from roundelay.terminal import console, print_table
 
-EXAMPLES = ("roundelay published li2017", "roundelay published ibm")
+_PUBLISHED = """
+published: check the cost model against published speedups or hours
+what {li2017,ibm} | speedups of Li et al. 2017, or hours of IBM's machines
+$ roundelay published li2017
+$ roundelay published ibm
+"""
 
 
 def add(command: Command) -> None:
-    """Add the command."""
-    sub = command("published", _show, "check the cost model against published speedups or hours", EXAMPLES)
-    sub.add_argument("what", choices=["li2017", "ibm"], help="speedups of Li et al. 2017, or hours of IBM's machines")
+    """Add the command of this file to the command line."""
+    add_described(command, _show, _PUBLISHED)
 
 
 def _show(options: argparse.Namespace) -> None:
@@ -51,7 +55,8 @@ def show_speedups() -> None:
 
 
 def show_hours() -> None:
-    """Print training times of IBM's machines beside those of the fitted cost model, and what the last step means."""
+    """Print training times of IBM's machines beside those of the fitted cost model, and the meaning of the last
+    step."""
     from roundelay_lab.published.hours import PEAK_FLOPS, compare_hours, flops, knee, load_printed, machines
 
     printed = load_printed()

@@ -5,8 +5,8 @@ import os
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from roundelay.commands.arguments import count, non_negative, picked, positive, whole
-from roundelay.commands.base import Command
+from roundelay.commands.arguments import picked
+from roundelay.commands.base import Command, add_described
 from roundelay.core.errors import UserError
 from roundelay.core.extras import need
 from roundelay.terminal import Bar, console, print_table
@@ -14,70 +14,34 @@ from roundelay.terminal import Bar, console, print_table
 if TYPE_CHECKING:
     from roundelay_lab.storm.both import StormResult
 
-EXAMPLES = (
-    "roundelay storm demo --out exp/demo/storm --strategy adpsgd --every 15",
-    "roundelay storm an4 --out exp/an4/storm --hosts 3 --strategy ssgd --faults crash stop --decode",
-    "roundelay storm --script train.py --out exp/storm --every 15 --faults stop cut slow -- --epochs 20",
-)
+_STORM = """
+storm: train on several hosts of one machine with and without random faults
+recipe ? | a YAML file, or the name of a packaged recipe; its corpus is ready
+overrides * | section.key=value, for example schedule.max_epochs=5; with --script, behind --, its own options
+--script FILE | a script that calls roundelay.attach, instead of a recipe
+--out DIR <path> ! | folder of both runs and the page
+--strategy NAME[:TOPOLOGY][,KEY=VALUE...] = | the strategy (default: the recipe's)
+--hosts <count> =2 | network namespaces that stand for hosts
+--learners <count> =1 | on each host
+--every SECONDS <positive> =60 | mean time between faults
+--lasting SECONDS <positive> =3 | mean time that a fault lasts, and after which a command that ended is given again
+--faults KIND {kill,crash,stop,cut,slow} + =kill,crash,stop,cut,slow | of kill (a learner), crash (a host), stop (a
+    learner, for a while), cut (a host off the network), slow (a link) (default: all); crash and cut spare the first
+    host, which leads, unless ROUNDELAY_PEERS is set
+--most N <whole> =0 | no more faults than so many (default: 0, no limit)
+--seed <whole> =0 | of the schedule of faults
+--pace SECONDS <non_negative> =0 | every gradient takes so much longer: for more learners than cores
+--link RATE =10gbit | of every host, as tc takes it
+--decode | decode both models, and print their word error rates
+$ roundelay storm demo --out exp/demo/storm --strategy adpsgd --every 15
+$ roundelay storm an4 --out exp/an4/storm --hosts 3 --strategy ssgd --faults crash stop --decode
+$ roundelay storm --script train.py --out exp/storm --every 15 --faults stop cut slow -- --epochs 20
+"""
 
 
 def add(command: Command) -> None:
-    """Add the command."""
-    sub = command("storm", _storm, "train on several hosts of one machine with and without random faults", EXAMPLES)
-    sub.add_argument(
-        "recipe",
-        nargs="?",
-        help="a YAML file, or the name of a packaged recipe; its corpus is ready",
-    )
-    sub.add_argument(
-        "overrides",
-        nargs="*",
-        default=[],
-        help="section.key=value, for example schedule.max_epochs=5; with --script, behind --, its own options",
-    )
-    sub.add_argument(
-        "--script",
-        default="",
-        metavar="FILE",
-        help="a script that calls roundelay.attach, instead of a recipe",
-    )
-    sub.add_argument("--out", type=Path, required=True, metavar="DIR", help="folder of both runs and the page")
-    sub.add_argument(
-        "--strategy", default="", metavar="NAME[:TOPOLOGY][,KEY=VALUE...]", help="the strategy (default: the recipe's)"
-    )
-    sub.add_argument("--hosts", type=count, default=2, help="network namespaces that stand for hosts (default: 2)")
-    sub.add_argument("--learners", type=count, default=1, help="on each host (default: 1)")
-    sub.add_argument(
-        "--every", type=positive, default=60.0, metavar="SECONDS", help="mean time between faults (default: 60)"
-    )
-    sub.add_argument(
-        "--lasting",
-        type=positive,
-        default=3.0,
-        metavar="SECONDS",
-        help="mean time that a fault lasts, and after which a command that ended is given again (default: 3)",
-    )
-    sub.add_argument(
-        "--faults",
-        nargs="+",
-        default=["kill", "crash", "stop", "cut", "slow"],
-        metavar="KIND",
-        help="of kill (a learner), crash (a host), stop (a learner, for a while), cut (a host off the network), slow "
-        "(a link) (default: all); crash and cut spare the first host, which leads, unless ROUNDELAY_PEERS is set",
-    )
-    sub.add_argument(
-        "--most", type=whole, default=0, metavar="N", help="no more faults than so many (default: 0, no limit)"
-    )
-    sub.add_argument("--seed", type=whole, default=0, help="of the schedule of faults (default: 0)")
-    sub.add_argument(
-        "--pace",
-        type=non_negative,
-        default=0.0,
-        metavar="SECONDS",
-        help="every gradient takes so much longer: for more learners than cores (default: 0)",
-    )
-    sub.add_argument("--link", default="10gbit", metavar="RATE", help="of every host, as tc takes it (default: 10gbit)")
-    sub.add_argument("--decode", action="store_true", help="decode both models, and print their word error rates")
+    """Add the command of this file to the command line."""
+    add_described(command, _storm, _STORM)
 
 
 def _storm(options: argparse.Namespace) -> None:
@@ -85,7 +49,6 @@ def _storm(options: argparse.Namespace) -> None:
     _check(options)
     from roundelay.runtime.launch.addresses import PEERS
     from roundelay_lab.storm.both import STORM, UNDISTURBED, StormOptions, run_storm
-    from roundelay_lab.storm.faults import checked_kinds
     from roundelay_lab.storm.page import write_page
 
     words = [] if options.recipe is None else [options.recipe, *options.overrides]
@@ -93,7 +56,7 @@ def _storm(options: argparse.Namespace) -> None:
         recipe="" if options.script else options.recipe,
         overrides=() if options.script else tuple(options.overrides),
         script=(str(Path(options.script).resolve()), *words) if options.script else (),
-        kinds=checked_kinds(options.faults),
+        kinds=tuple(dict.fromkeys(options.faults)),
         peers=bool(os.environ.get(PEERS)),
         **picked(options, "out", "strategy", "hosts", "learners", "every", "lasting", "seed", "most", "pace", "link"),
     )

@@ -38,11 +38,11 @@ def tap(process: int, name: str) -> int:
 
 
 class Cable:
-    """Both ends, and the frames under way."""
+    """A cable: its two ends, its delay, and the frames under way."""
 
     def __init__(self, ends: tuple[int, int], delay: float) -> None:
         self.other = {ends[0]: ends[1], ends[1]: ends[0]}
-        self.under_way: deque[tuple[float, int, bytes]] = deque()  # when it arrives, where, what
+        self.under_way: deque[tuple[float, int, bytes]] = deque()  # time of arrival, end, bytes
         self.delay, self.stalled, self.lost = delay, False, False
 
     def take(self, end: int) -> None:
@@ -57,7 +57,7 @@ class Cable:
                 self.under_way.append((arrives, self.other[end], frame))
 
     def give(self) -> float | None:
-        """Hand over what has arrived; the seconds until more will."""
+        """Hand over the bytes that have arrived; return the seconds until more will."""
         while self.under_way and not self.stalled:
             left = self.under_way[0][0] - time.monotonic()
             if left > 0:
@@ -78,6 +78,7 @@ class Cable:
 
 
 def main() -> None:
+    """Run a cable between two interfaces, and obey orders on standard input until it ends."""
     host, device, switch, port, delay = sys.argv[1:]
     cable = Cable((tap(int(host), device), tap(int(switch), port)), float(delay))
     print("ready", flush=True)

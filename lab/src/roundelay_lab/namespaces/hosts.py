@@ -1,6 +1,6 @@
 """Several hosts on one machine: network namespaces with addresses of their own, joined by a switch.
 
-Namespaces have no names: each has an init process that notices the end of whoever made it, killed or not, and then
+Namespaces have no names: each has an init process that notices the end of its maker, killed or not, and then
 kills all processes in it; with the last of them the kernel frees it. Root is not needed where users may make namespaces
 of their own. It needs Debian's iproute2 and util-linux.
 
@@ -20,7 +20,6 @@ from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from functools import cache
 from pathlib import Path
-from types import TracebackType
 from typing import Any, Self
 
 CABLE = Path(__file__).with_name("cable.py")
@@ -77,7 +76,7 @@ class _Namespace:
 
     @property
     def enter(self) -> list[str]:
-        """A command prefix that runs what follows in this namespace."""
+        """A prefix that runs a command in this namespace."""
         user = ["--user", "--preserve-credentials"] if self._user else []
         return ["nsenter", f"--target={self.process}", *user, "--net", "--mount", "--wd=.", "--"]
 
@@ -102,12 +101,12 @@ class _Namespace:
         return False
 
     def processes(self) -> list[int]:
-        """Return all processes in it but its init process."""
+        """Return all processes in the namespace but its init process."""
         everybody = (int(path.name) for path in Path("/proc").glob("[0-9]*"))
         return [process for process in everybody if process != self.process and self.has(process)]
 
     def close(self) -> None:
-        """Kill all processes in it. Safe to call twice."""
+        """Kill all processes in the namespace. Safe to call twice."""
         for pipe in (self._init.stdin, self._init.stdout, self._init.stderr):
             assert pipe is not None
             pipe.close()
@@ -174,7 +173,7 @@ class Hosts:
         namespace.run("ip link set lo up", f"ip addr add {self.address(host)}/24 dev eth0", "ip link set eth0 up")
         return namespace
 
-    # What happens to cables ------------------------------------------------------------------------------------------
+    # Faults of cables ------------------------------------------------------------------------------------------------
 
     def address(self, host: int) -> str:
         """Return the address of a host."""
@@ -188,14 +187,14 @@ class Hosts:
             self._switch.run(f"tc qdisc replace dev port{host} {shaped}")
 
     def cut(self, host: int) -> None:
-        """Take a host off the network. What it and others send is lost; nobody is told."""
+        """Take a host off the network. Messages to and from it are lost; no host is told."""
         if host in self._cables:
             self._order(host, "cut")
         else:
             self._switch.run(f"ip link set port{host} nomaster")
 
     def heal(self, host: int) -> None:
-        """Put it back."""
+        """Put a host that was cut off back on the network."""
         if host in self._cables:
             self._order(host, "mend")
         else:
@@ -206,7 +205,7 @@ class Hosts:
         self._switch.run(f"ip link set port{host} down")
 
     def plug(self, host: int) -> None:
-        """Put it in again."""
+        """Put the plug in again."""
         self._switch.run(f"ip link set port{host} up")
 
     def stall(self, host: int) -> None:
@@ -223,7 +222,7 @@ class Hosts:
         pipe.write(f"{text}\n".encode())
         pipe.flush()
 
-    # What runs there -------------------------------------------------------------------------------------------------
+    # Processes of a namespace ----------------------------------------------------------------------------------------
 
     def command(self, host: int, command: Sequence[str]) -> list[str]:
         """Return the command that runs `command` on a host."""
@@ -292,28 +291,16 @@ class Hosts:
     def __enter__(self) -> Self:
         return self
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
+    def __exit__(self, *_: object) -> None:
         self.close()
 
 
 @cache
-def why_not() -> str:
-    """Return the reason why hosts cannot be made here; empty where they can."""
+def why_not(delayed: bool = False) -> str:
+    """Return the reason why hosts, perhaps those with a delay, cannot be made here; empty where they can."""
     try:
-        with Hosts(1) as hosts:
+        with Hosts(1, delays={0: 0.001} if delayed else {}) as hosts:
             hosts.rate("1gbit")
     except NoNamespaces as error:
         return f"no network namespaces here: {error}"
     return ""
-
-
-@cache
-def why_no_cables() -> str:
-    """Return the same for hosts with a delay."""
-    try:
-        with Hosts(1, delays={0: 0.001}):
-            return ""
-    except NoNamespaces as error:
-        return f"no cables of our own here: {error}"

@@ -1,13 +1,13 @@
 """The simulator against published hours: acoustic models of 2,000 hours on 16 to 128 GPUs of IBM's machines.
 
 Only hours are printed, one or two for each machine; epochs, minibatch and network are assumed for all (ibm.yaml). So
-one number is fitted for each system, the seconds of a sequence on one of its GPUs, and what is left to predict is how
+one number is fitted for each system, the seconds of a sequence on one of its GPUs, and the rest is to predict: how
 hours change with the number of GPUs. All hours come from the simulator, event by event.
 
 The step from 64 to 128 GPUs is printed twice (2.28 and 1.98 hours) and is 1.15 times as fast with twice the GPUs. Three
 things could make it so: a cost that each minibatch has however small it is, an interface between nodes that is full, or
-hours in which no GPU computes. Each alone meets both times with one more number; `knee` says what each would then make
-of 256 GPUs, of larger minibatches, of smaller messages.
+hours in which no GPU computes. Each alone meets both times with one more number; `knee` says how each would then change
+with 256 GPUs, larger minibatches or smaller messages.
 """
 
 from collections.abc import Mapping
@@ -20,7 +20,7 @@ import yaml
 
 from roundelay.core.configure import build
 from roundelay.runtime.sim.cluster import Allreduce, Compute, Node, VirtualCluster, VirtualLink, VirtualLinks
-from roundelay.simulation.timing import time_strategy
+from roundelay.simulation.scenario import time_strategy
 from roundelay.strategies import make_strategy
 from roundelay.strategies.base import Strategy
 
@@ -125,7 +125,7 @@ class Machine:
 
 @dataclass(frozen=True)
 class ComparedHours:
-    """A row and what the model makes of it."""
+    """A row and the model's prediction."""
 
     row: PrintedHours
     hours: float
@@ -139,7 +139,7 @@ class ComparedHours:
 
 @dataclass(frozen=True)
 class Explanation:
-    """One thing that alone makes 64 and 128 GPUs of system D as fast as printed.
+    """A change of the model that alone makes 64 and 128 GPUs of system D as fast as printed.
 
     flops: arithmetic a second of a GPU that follows. hours: by the name of a change that was not printed.
     """

@@ -1,9 +1,9 @@
 """The simulator against published speedups: Li et al. 2017, on one host with up to eight GPUs.
 
-What is assumed, and fitted on as few rows as there are numbers (li2017.yaml says which rows, and why those):
+Assumptions, fitted on as few rows as there are numbers (li2017.yaml says which rows, and why those):
 
     a minibatch of n frames    takes f + k n s(N) with N learners on the host: f belongs to the minibatch, k to a frame;
-                               what learners share (input, memory, buses) slows frames by s(N), s(1) = 1
+                               sharing (input, memory, buses) slows frames by s(N), s(1) = 1
     an allreduce               is a tree over equal links: 2 ceil(log2 N) messages of one model
     an exchange with a server  is one model there and one back over the same links; the server does one at a time
 
@@ -21,7 +21,7 @@ import yaml
 
 from roundelay.core.configure import build
 from roundelay.runtime.sim.cluster import Allreduce, Compute, Node, VirtualCluster, VirtualLink, VirtualLinks
-from roundelay.simulation.timing import time_strategy
+from roundelay.simulation.scenario import time_strategy
 from roundelay.strategies import make_strategy
 
 MEDIAN_BOUND, LARGEST_BOUND = 0.05, 0.15
@@ -80,7 +80,7 @@ class Fit:
 
 @dataclass(frozen=True)
 class Compared:
-    """A row and what the model makes of it."""
+    """A row and the model's prediction."""
 
     row: PublishedRow
     speedup: float

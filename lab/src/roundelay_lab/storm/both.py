@@ -1,4 +1,4 @@
-"""A training undisturbed, the same in a storm, and once more undisturbed: kept in one folder, and what came of them."""
+"""A training undisturbed, the same in a storm, and once more undisturbed: kept in one folder, with their results."""
 
 import math
 import shutil
@@ -16,9 +16,8 @@ from roundelay_lab.namespaces.hosts import NoNamespaces
 from roundelay_lab.storm.faults import Fault, schedule
 from roundelay_lab.storm.hosted import LINK, StormCommand
 from roundelay_lab.storm.running import watch_training
-from roundelay_lab.storm.script import ScriptCommand, label_of
 from roundelay_lab.storm.story import Story, middle_and_worst
-from roundelay_lab.storm.training import TrainingCommand
+from roundelay_lab.storm.training import ScriptCommand, TrainingCommand, label_of
 
 UNDISTURBED, STORM, AFTER = "undisturbed", "storm", "undisturbed-after"
 CURVE_POINTS = 2000
@@ -32,41 +31,28 @@ AT_LEAST = 60.0
 @final
 @dataclass(frozen=True)
 class StormOptions:
-    """Options of `roundelay storm`.
-
-    Attributes:
-        out: folder of both runs.
-        script: a training script and its arguments, instead of a recipe.
-        strategy: as `train` takes it; empty: the recipe's.
-        learners: on each host.
-        every: mean seconds between faults.
-        lasting: mean seconds that a fault lasts, and until a command is given again.
-        seed: of the schedule of faults.
-        most: faults after which there are no more; 0: no limit.
-        pace: seconds that every gradient takes longer, so that learners that share cores do not disturb each other.
-        link: rate of every host's link, as tc takes it.
-        peers: any host may lead when the first is lost, so faults do not spare it.
-    """
+    """Options of `roundelay storm`."""
 
     recipe: str
-    out: Path
+    out: Path  # folder of both runs
     overrides: tuple[str, ...] = ()
-    script: tuple[str, ...] = ()
-    strategy: str = ""
+    script: tuple[str, ...] = ()  # a training script and its arguments, instead of a recipe
+    strategy: str = ""  # as `train` takes it; empty: the recipe's
     hosts: int = 2
-    learners: int = 1
-    every: float = 60.0
-    lasting: float = 3.0
+    learners: int = 1  # on each host
+    every: float = 60.0  # mean seconds between faults
+    lasting: float = 3.0  # mean seconds that a fault lasts, and until a command is given again
     kinds: tuple[str, ...] = ("kill", "crash", "stop", "cut", "slow")
-    seed: int = 0
-    most: int = 0
+    seed: int = 0  # of the schedule of faults
+    most: int = 0  # faults after which there are no more; 0: no limit
+    # seconds that every gradient takes longer, so that learners that share cores do not disturb each other.
     pace: float = 0.0
-    link: str = LINK
-    peers: bool = False
+    link: str = LINK  # rate of every host's link, as tc takes it
+    peers: bool = False  # any host may lead when the first is lost, so faults do not spare it
 
     @property
     def counted(self) -> str:
-        """Name of whatever is counted."""
+        """Name of the units counted."""
         return "minibatches" if self.script else "frames"
 
     def command(self, exp: str) -> StormCommand:
@@ -83,7 +69,7 @@ class StormOptions:
     def outcome(self, exp: str, story: Story) -> "RunEnd":
         """Return the end of one of the runs."""
         if not self.script:
-            return RunEnd.of(results_of(self.out / exp))
+            return RunEnd.of(Results.read(self.out / exp))
         counted = story.progress[-1][1] if story.progress else 0
         return RunEnd(label_of(self.out / exp) or Path(self.script[0]).name, counted)
 
@@ -102,42 +88,30 @@ class StormOptions:
 @final
 @dataclass(frozen=True)
 class RunEnd:
-    """The end of a run.
-
-    Attributes:
-        counted: minibatches, or frames, trained and counted.
-        losses: held-out, by split; none of a script.
-        wer: by split.
-    """
+    """The end of a run."""
 
     label: str
-    counted: int
-    losses: Mapping[str, float] = field(default_factory=dict)
-    wer: Mapping[str, WordErrors] = field(default_factory=dict)
+    counted: int  # minibatches, or frames, trained and counted
+    losses: Mapping[str, float] = field(default_factory=dict)  # held-out, by split; none of a script
+    wer: Mapping[str, WordErrors] = field(default_factory=dict)  # by split
 
     @classmethod
     def of(cls, results: Results) -> "RunEnd":
-        """Return that of `roundelay train`."""
+        """Return the end of a run of `roundelay train`."""
         return cls(results.label, results.frames_seen, results.frame_cross_entropy, results.wer)
 
 
 @final
 @dataclass(frozen=True)
 class StormResult:
-    """Result of a storm: the stories, and the ends of the undisturbed runs and of the one in the storm.
+    """Result of a storm: the stories, and the ends of the undisturbed runs and of the one in the storm."""
 
-    Attributes:
-        undisturbed: of the run before the storm.
-        after: of the one after it.
-        each: learners on a host.
-    """
-
-    undisturbed: Story
+    undisturbed: Story  # of the run before the storm
     storm: Story
-    after: Story
+    after: Story  # of the one after it
     results: tuple[RunEnd, RunEnd]
     counted: str = "frames"
-    each: int = 1
+    each: int = 1  # learners on a host
 
     @property
     def calm(self) -> float:
@@ -255,8 +229,3 @@ def _story(
     story = watch_training(command, faults, options.lasting, progress, longest)
     write_json(kept, {"told": told, "story": story.to_json()})
     return story
-
-
-def results_of(exp: Path) -> Results:
-    """Return the results of a run that has ended."""
-    return Results.read(exp)

@@ -3,13 +3,12 @@
 Faults come as a Poisson process: the times between them are independent and exponential, of a given mean. Kinds come
 in decks: as many faults in a row as there are kinds have each of them once, in an order that is drawn, so that a short
 storm has the rare and hard ones too. Which host, and how long one lasts are drawn, all from one seed, so that a
-schedule can be had again; what a fault meets when it comes depends on the machine.
+schedule can be had again; the state that a fault meets depends on the machine.
 """
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
-from roundelay.core.errors import UserError
 from roundelay.core.streams import stream
 
 FAULTS = {
@@ -25,20 +24,13 @@ LASTS_AT_MOST = 5.0
 
 @dataclass(frozen=True)
 class Fault:
-    """A fault that is to come.
+    """A fault that is to come."""
 
-    Attributes:
-        at: seconds after training has begun.
-        host: from 0.
-        seconds: that it lasts; of `crash`, until the command is given again.
-        choice: from 0 to 1: which of the host's learners, where one is meant.
-    """
-
-    at: float
+    at: float  # seconds after training has begun
     kind: str
-    host: int
-    seconds: float
-    choice: float
+    host: int  # from 0
+    seconds: float  # that it lasts; of `crash`, until the command is given again
+    choice: float  # from 0 to 1: which of the host's learners, where one is meant
 
 
 def schedule(
@@ -61,16 +53,3 @@ def schedule(
         host = int(drawn.integers(1 if kind in spares_the_first else 0, hosts))
         seconds = min(float(drawn.exponential(lasting)), LASTS_AT_MOST * lasting)
         yield Fault(at, kind, host, seconds, float(drawn.random()))
-
-
-def checked_kinds(names: Sequence[str]) -> tuple[str, ...]:
-    """Return kinds of faults by name.
-
-    Raises:
-        UserError: there is no such kind, or none is named.
-    """
-    if unknown := [name for name in names if name not in FAULTS]:
-        raise UserError(f"there is no fault {unknown[0]!r}: choose from {', '.join(FAULTS)}.")
-    if not names:
-        raise UserError("name one kind of fault or more: " + ", ".join(FAULTS))
-    return tuple(dict.fromkeys(names))

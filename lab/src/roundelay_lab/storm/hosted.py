@@ -1,4 +1,4 @@
-"""Commands on hosts made of network namespaces: starting them, what they count, faults that happen to them."""
+"""Commands on hosts made of network namespaces: starting them, their counts, faults that happen to them."""
 
 import os
 import secrets
@@ -25,38 +25,25 @@ LINK = "10gbit"
 @final
 @dataclass(frozen=True)
 class Look:
-    """News of a training since the last look.
+    """Counts of a training since the last look: minibatches, living learners, their work."""
 
-    Attributes:
-        counted: minibatches, or frames, trained and counted so far; several where there is news of several moments.
-        living: ranks of learners that live; None: nobody says.
-        label: of the training, once; else empty.
-        work: of each learner that is in the model, by rank: minibatches, frames, or means that it gave to; empty: no
-            news.
-    """
-
+    # minibatches, or frames, trained and counted so far; several where there is news of several moments.
     counted: tuple[int, ...] = ()
-    living: tuple[int, ...] | None = None
-    label: str = ""
+    living: tuple[int, ...] | None = None  # ranks of learners that live; None: not known
+    label: str = ""  # of the training, once; else empty
+    # of each learner that is in the model, by rank: minibatches, frames, or means that it gave to; empty: no news.
     work: tuple[int, ...] = ()
 
 
 @dataclass(frozen=True)
 class StormCommand(ABC):
-    """The command that every host is given.
+    """The command that every host is given."""
 
-    Attributes:
-        exp: its folder; output of each host goes to files beside it.
-        learners: on each host.
-        link: rate of every host's link, as tc takes it.
-        peers: any host may lead when the first is lost (ROUNDELAY_PEERS).
-    """
-
-    exp: Path
+    exp: Path  # its folder; output of each host goes to files beside it
     hosts: int
-    learners: int
-    link: str = LINK
-    peers: bool = False
+    learners: int  # on each host
+    link: str = LINK  # rate of every host's link, as tc takes it
+    peers: bool = False  # any host may lead when the first is lost (ROUNDELAY_PEERS)
 
     @property
     @abstractmethod
@@ -64,18 +51,13 @@ class StormCommand(ABC):
         """Kinds of faults that would end the run where they meet the first host."""
 
     @property
-    @abstractmethod
-    def comes_back(self) -> bool:
-        """True where whoever was killed comes back by the same command while others go on."""
-
-    @property
     def first_comes_back(self) -> bool:
-        """The same of the first host, where another leads in its place."""
+        """True where the first host, too, comes back by the same command while others go on, led by another."""
         return False
 
-    @abstractmethod
     def told(self) -> dict[str, Any]:
         """Return everything that decides about the run."""
+        return {"hosts": self.hosts, "learners": self.learners, "link": self.link, "peers": self.peers}
 
     @abstractmethod
     def on(self, hosts: Hosts) -> "HostedCommand":
@@ -136,7 +118,8 @@ class HostedCommand(ABC):
         return self.command.exp.with_name(f"{self.command.exp.name}-host{host}.txt")
 
     def status(self, host: int) -> int | None:
-        """Exit status of a host's command; None while it runs. Of several processes one that ended well decides."""
+        """Return the exit status of a host's command; None while it runs. Of several processes one that ended well
+        decides."""
         found = [process.poll() for process in self.processes[host]]
         if None in found:
             return None

@@ -1,8 +1,8 @@
 """One learner of a script, with notes of its steps: `python -m roundelay_lab.storm.noted FOLDER SCRIPT [OPTIONS]`.
 
 The script runs as if it had been started itself. Beside it `roundelay.attach` tells this module of its session, and
-after every step of an optimizer the learner's file in the folder is written over: a few bytes at once, so that whoever
-looks sees one note or the other.
+after every step of an optimizer the learner's file in the folder is written over: a few bytes at once, so that a reader
+sees one note or the other.
 """
 
 import os

@@ -13,17 +13,11 @@ MOST = 63
 @final
 @dataclass(frozen=True)
 class Note:
-    """State of one learner's session.
+    """State of one learner's session."""
 
-    Attributes:
-        steps: of this learner, those of the session that it goes on from included.
-        living: ranks that live, as far as this learner has noticed.
-        at: the machine's clock (s).
-    """
-
-    steps: int
-    living: tuple[int, ...]
-    at: float
+    steps: int  # of this learner, those of the session that it goes on from included
+    living: tuple[int, ...]  # ranks that live, as far as this learner has noticed
+    at: float  # the machine's clock (s)
 
     def packed(self) -> bytes:
         """Return bytes of a note."""

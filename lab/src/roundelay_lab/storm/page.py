@@ -1,4 +1,4 @@
-"""One HTML page about a storm: the numbers, a film of the run, and what followed from every fault."""
+"""One HTML page about a storm: the numbers, a film of the run, and the effect of every fault."""
 
 import json
 from collections.abc import Sequence
@@ -9,8 +9,7 @@ from pathlib import Path
 from markupsafe import Markup
 
 from roundelay.core.files import write_text
-from roundelay.reports.axes import axis
-from roundelay.reports.charts import figure, table
+from roundelay.reports.charts import axis, figure, table
 from roundelay.reports.markup import draw, page
 from roundelay_lab.storm.both import StormOptions, StormResult
 from roundelay_lab.storm.faults import FAULTS

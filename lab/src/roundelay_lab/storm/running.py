@@ -17,7 +17,7 @@ from roundelay_lab.storm.hosted import HostedCommand, StormCommand
 from roundelay_lab.storm.story import Story, Struck
 
 LOOK_SECONDS = 0.1
-"""Interval at which the run's files are looked at: the resolution of what is seen."""
+"""Interval at which the run's files are looked at: the resolution of all that is seen."""
 GRACE_SECONDS = 60.0
 """For other hosts to end once the first has."""
 LEAVING_SECONDS = 10.0
@@ -33,7 +33,7 @@ def watch_training(
     progress: Progress,
     longest: float = math.inf,
 ) -> Story:
-    """Train to the end, whatever happens.
+    """Train to the end, through all faults.
 
     A host whose command has ended before its time is given it again after `again_after` seconds, all of them where the
     first has ended: under a synchronous strategy a loss ends a run, which goes on from its last checkpoint.
@@ -55,7 +55,7 @@ def watch_training(
 @final
 @dataclass(eq=False)
 class _Watcher:
-    """A training while it runs. One thread: it looks at files and processes, and does what is due."""
+    """A training while it runs. One thread: it looks at files and processes, and does the work that is due."""
 
     training: HostedCommand
     faults: Iterator[Fault]
@@ -63,13 +63,13 @@ class _Watcher:
     progress: Progress
     longest: float
     started: float = field(default_factory=steady_clock)
-    due: list[tuple[float, int, Callable[[], None]]] = field(default_factory=list)  # heap: seconds, number, what to do
+    due: list[tuple[float, int, Callable[[], None]]] = field(default_factory=list)  # heap: seconds, number, work
     number: Iterator[int] = field(default_factory=count)
     down: set[int] = field(default_factory=set)  # hosts whose command will be given again
     begun: float | None = None  # when training began
     ended: float | None = None  # when the first host's command ended well
     useless: int = 0  # starts without new minibatches
-    away: bool = False  # the first host was killed, and another leads: nobody comes back before that run has ended
+    away: bool = False  # the first host was killed, and another leads: none comes back before that run has ended
     waiting: list[Fault] = field(default_factory=list)  # whose time has come, and which have met nothing yet
 
     def __post_init__(self) -> None:
@@ -105,7 +105,7 @@ class _Watcher:
         self.progress.finish()
         return self.story
 
-    # What is seen ----------------------------------------------------------------------------------------------------
+    # Looking ---------------------------------------------------------------------------------------------------------
 
     def _look(self) -> None:
         at, news = self.now, self.training.look()
@@ -150,11 +150,11 @@ class _Watcher:
                 self.training.end(host)
         return not running
 
-    # What is done ----------------------------------------------------------------------------------------------------
+    # Acting ----------------------------------------------------------------------------------------------------------
 
     def _strike(self) -> None:
-        """Do what the schedule says, once it is time. What would meet nothing, as a host that is down, waits until it
-        does, one of a kind and host: else a storm would be milder the worse a run fares."""
+        """Do the schedule's faults, once it is time. A fault that would meet nothing, as a host that is down, waits
+        until it does, one of a kind and host: else a storm would be milder the worse a run fares."""
         while self.ended is None and self.begun is not None and self.next and self.begun + self.next.at <= self.now:
             if not any((one.kind, one.host) == (self.next.kind, self.next.host) for one in self.waiting):
                 self.waiting.append(self.next)
@@ -173,7 +173,7 @@ class _Watcher:
                     self.waiting.remove(fault)
 
     def _do(self, fault: Fault) -> bool:
-        """Do a fault, and arrange for its end; False if there was nothing to do it to."""
+        """Do a fault, and arrange for its end; return False if it had nothing to meet."""
         training, host = self.training, fault.host
         if fault.kind in ("kill", "stop"):
             if (process := training.learner(host, fault.choice)) is None:
@@ -186,7 +186,7 @@ class _Watcher:
         elif fault.kind == "crash":
             training.crash(host)
             self.away = self.away or (host == 0 and not training.command.first_comes_back)
-            if training.command.comes_back and not self.away:
+            if not self.away:
                 self._again(host, fault.seconds)
         elif fault.kind == "cut":
             training.hosts.cut(host)
@@ -230,7 +230,7 @@ class _Watcher:
         if not led:
             self._all_again(running)
             return
-        for host in hosts[0 if all_come_back else 1 :] if training.command.comes_back and not self.away else ():
+        for host in () if self.away else hosts[0 if all_come_back else 1 :]:
             if host not in self.down and training.status(host) not in (None, 0):
                 self._again(host, self.again_after)
 

@@ -11,68 +11,49 @@ from typing import Any, final
 from roundelay.core.records import known
 
 NOTICED_SECONDS = 2.0
-"""Seconds within which what has happened is seen: a run tells once a second who lives."""
+"""Seconds within which an event is seen: a run tells once a second who lives."""
 
 
 @final
 @dataclass(frozen=True)
 class Struck:
-    """A fault that has happened.
+    """A fault that has happened."""
 
-    Attributes:
-        at: when it began (s).
-        until: when what was done was undone (s); of a killed learner, `at`.
-    """
-
-    at: float
+    at: float  # when it began (s)
     kind: str
     host: int
-    until: float
+    until: float  # when what was done was undone (s); of a killed learner, `at`
 
 
 @final
 @dataclass(frozen=True)
 class Recovery:
-    """Seconds from a fault until others, and until its victim, went on.
-
-    Attributes:
-        others: until the next minibatches of any learner were counted; None: none were any more.
-        victim: until all learners lived again, where one was lost; None: none was lost, or it did not come back.
-    """
+    """Seconds from a fault until others, and until its victim, went on."""
 
     struck: Struck
-    others: float | None
+    others: float | None  # until the next minibatches of any learner were counted; None: none were any more
+    # until all learners lived again, where one was lost; None: none was lost, or it did not come back.
     victim: float | None
 
 
 @final
 @dataclass
 class Story:
-    """A training, as it was seen.
+    """Progress, living learners and faults of a watched training, over time."""
 
-    Attributes:
-        progress: seconds, and frames trained and counted by then; fewer than before where a run went back to a
-            checkpoint.
-        living: seconds, and the learners that lived from then on.
-        learners: of the run.
-        starts: times that the first host's command was given.
-        seconds: until all hosts had ended.
-        left: processes that outlived the run.
-        calmed: when faults were ended (s), for the run would not have ended with them; None: they were not.
-        drawn: faults whose time came, those that never met anything included.
-        work: of each learner that entered the model, in any unit, by rank; empty: not known.
-    """
-
-    learners: int
+    learners: int  # of the run
+    # seconds, and frames trained and counted by then; fewer than before where a run went back to a checkpoint.
     progress: list[tuple[float, int]] = field(default_factory=list)
+    # seconds, and the learners that lived from then on.
     living: list[tuple[float, tuple[int, ...]]] = field(default_factory=list)
     struck: list[Struck] = field(default_factory=list)
-    starts: int = 1
-    seconds: float = 0.0
-    left: int = 0
+    starts: int = 1  # times that the first host's command was given
+    seconds: float = 0.0  # until all hosts had ended
+    left: int = 0  # processes that outlived the run
+    # when faults were ended (s), for the run would not have ended with them; None: they were not.
     calmed: float | None = None
-    drawn: int = 0
-    work: tuple[int, ...] = ()
+    drawn: int = 0  # faults whose time came, those that never met anything included
+    work: tuple[int, ...] = ()  # of each learner that entered the model, in any unit, by rank; empty: not known
 
     def see_frames(self, at: float, frames: int) -> None:
         """Note that so many frames are trained and counted."""

@@ -1,4 +1,6 @@
-"""`roundelay train` on hosts made of network namespaces, and the news that its files tell."""
+"""Trainings on hosts made of network namespaces: `roundelay train`, and the news that its files tell; a script that
+calls `roundelay.attach`, and the notes that its learners leave.
+"""
 
 import sys
 from collections.abc import Sequence
@@ -8,43 +10,28 @@ from pathlib import Path
 from typing import Any, final
 
 from roundelay.core.errors import UserError
+from roundelay.core.files import parse_json
 from roundelay.core.live import Live, read_live
-from roundelay.core.parsing import parse_json
 from roundelay.core.records import EVENTS, CurvePoint, Record, RunStarted, Segment, from_mapping, of_kind, read_events
 from roundelay_lab.namespaces.hosts import Hosts
 from roundelay_lab.storm.hosted import HostedCommand, Look, StormCommand
+from roundelay_lab.storm.notes import LABEL, NOTE_NAME, note_of
 
 
 @final
 @dataclass(frozen=True)
 class TrainingCommand(StormCommand):
-    """`roundelay train`.
+    """The command `roundelay train` of a recipe, as each host is given it."""
 
-    Attributes:
-        recipe: name, or file.
-        options: further words of the command.
-    """
-
-    recipe: str = ""
-    options: tuple[str, ...] = ()
+    recipe: str = ""  # name, or file
+    options: tuple[str, ...] = ()  # further words of the command
 
     @property
     def spares_the_first(self) -> tuple[str, ...]:
         return () if self.peers else ("crash", "cut")
 
-    @property
-    def comes_back(self) -> bool:
-        return True
-
     def told(self) -> dict[str, Any]:
-        return {
-            "recipe": self.recipe,
-            "hosts": self.hosts,
-            "learners": self.learners,
-            "options": [*self.options],
-            "link": self.link,
-            "peers": self.peers,
-        }
+        return {"recipe": self.recipe, "options": [*self.options], **super().told()}
 
     def on(self, hosts: Hosts) -> "HostedTraining":
         return HostedTraining(hosts, self)
@@ -99,7 +86,7 @@ class HostedTraining(HostedCommand):
 
 def work_of(segments: Sequence[Segment]) -> tuple[int, ...]:
     """Return the work of each learner that entered the model, by rank: means that it gave to, where all learners take
-    them; else frames. What one has trained between its last mean and its death is in no model."""
+    them; else frames. Its work between its last mean and its death is in no model."""
     whole: list[int] = []
     for segment in segments:
         work = segment.learner_means if any(segment.learner_means) else segment.learner_frames
@@ -117,7 +104,7 @@ class EventsTail:
         self._path, self._read, self._known = exp / EVENTS, 0, set[str]()
 
     def segments(self) -> Sequence[Segment]:
-        """Return those that are in the log now."""
+        """Return the segments that are in the log now."""
         try:
             return of_kind(read_events(self._path), Segment)
         except UserError:
@@ -147,3 +134,81 @@ class EventsTail:
                 record = from_mapping(parse_json(line))
                 found += [record] if record is not None else []
         return found
+
+
+@final
+@dataclass(frozen=True)
+class ScriptCommand(StormCommand):
+    """A script and its arguments, run once for every learner."""
+
+    words: tuple[str, ...] = ()
+
+    @property
+    def spares_the_first(self) -> tuple[str, ...]:
+        """The first host's process ends with its last learner, and with it every session that no other may lead."""
+        if self.peers:
+            return ()
+        return ("crash", "cut", "kill") if self.learners == 1 else ("crash", "cut")
+
+    @property
+    def first_comes_back(self) -> bool:
+        return True
+
+    def told(self) -> dict[str, Any]:
+        return {"script": [*self.words], **super().told()}
+
+    def on(self, hosts: Hosts) -> "HostedScript":
+        return HostedScript(hosts, self)
+
+
+@final
+class HostedScript(HostedCommand):
+    """A script while it runs."""
+
+    def __init__(self, hosts: Hosts, command: ScriptCommand) -> None:
+        super().__init__(hosts, command)
+        self._words = command.words
+        self._labelled = False
+
+    def start(self, host: int) -> None:
+        learners, folder = self.command.learners, self.command.exp.resolve()
+        folder.mkdir(parents=True, exist_ok=True)
+        others = [one for one in self.processes if one != host]
+        if host == 0 and all(self.status(one) is not None for one in others):  # all begin anew, or from a save
+            for note in folder.glob("*.note"):
+                note.unlink()
+        words = [sys.executable, "-m", "roundelay_lab.storm.noted", str(folder), *self._words]
+        self.processes[host] = [self._run(host, words, local, learners) for local in range(learners)]
+
+    def learner(self, host: int, choice: float) -> int | None:
+        running = [process.pid for process in self.processes[host] if process.poll() is None]
+        return running[min(int(choice * len(running)), len(running) - 1)] if running else None
+
+    def look(self) -> Look:
+        notes = {}
+        for rank in range(self.command.hosts * self.command.learners):
+            with suppress(OSError):
+                if note := note_of((self.command.exp / NOTE_NAME.format(rank=rank)).read_bytes()):
+                    notes[rank] = note
+        living: tuple[int, ...] | None = None
+        if all(self.status(host) is not None for host in range(self.command.hosts)):
+            living = ()
+        elif notes:  # the learner with most steps has looked last, or about
+            living = max(notes.values(), key=lambda note: note.at).living
+        counted = (sum(note.steps for note in notes.values()),) if any(note.steps for note in notes.values()) else ()
+        work = tuple(note.steps for _, note in sorted(notes.items()))
+        return Look(counted, living, self._label(), work)
+
+    def _label(self) -> str:
+        if self._labelled:
+            return ""
+        label = label_of(self.command.exp)
+        self._labelled = bool(label)
+        return label
+
+
+def label_of(exp: Path) -> str:
+    """Return the strategy of a script's session, in words; empty before it has attached."""
+    with suppress(OSError):
+        return (exp / LABEL).read_text(encoding="utf-8")
+    return ""

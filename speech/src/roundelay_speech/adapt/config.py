@@ -42,7 +42,7 @@ class AdaptConfig:
     ivector_train: Unit = "utterance"
     """Vector of a training utterance, its own or its speaker's."""
     seed: int = 0
-    """Seed of what is drawn at random."""
+    """Seed of random draws."""
     workers: Whole = field(default=0, compare=False)
     """Processes; 0 for one a core; changes no result."""
 

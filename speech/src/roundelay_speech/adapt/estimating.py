@@ -1,6 +1,7 @@
-"""Transforms and counts of many speakers, in worker processes with one thread each: their number changes no result.
+"""Speakers of a corpus, and their transforms and counts, in worker processes with one thread each: their number changes
+no result.
 
-Workers read frames, mixtures and labels from files; what they are told is small.
+Workers read frames, mixtures and labels from files; messages to them are small.
 
 Legend: T frames of all utterances, D dimensions, M components.
 """
@@ -16,14 +17,17 @@ import numpy.typing as npt
 
 from roundelay.core.cores import cores
 from roundelay.core.files import atomic_write
-from roundelay.core.progress import Progress
+from roundelay.core.progress import Progress, tracked
+from roundelay_speech.adapt.config import AdaptConfig, Unit
 from roundelay_speech.adapt.fmllr import Estimate, estimate
 from roundelay_speech.adapt.ivector import counted
+from roundelay_speech.data.arrays import Float32, Float64, Ints
+from roundelay_speech.data.manifest import Utterance
 from roundelay_speech.data.processes import Workers, start_workers
-from roundelay_speech.hmm.gmm import Mixtures, load_mixtures
+from roundelay_speech.features.store import FeatureStore
+from roundelay_speech.hmm.gmm import Mixtures, load_mixtures, save_mixtures
+from roundelay_speech.hmm.topology import SILENCE, Tying
 
-Float32 = npt.NDArray[np.float32]
-Float64 = npt.NDArray[np.float64]
 Groups = Mapping[str, Sequence[tuple[int, int]]]
 """Spans (first frame, frames) of the utterances that one transform, or one vector, is for, by its name."""
 P = ParamSpec("P")
@@ -41,7 +45,7 @@ class StatisticsFiles:
 
 
 class Estimators:
-    """Running workers."""
+    """Worker processes that estimate speakers' transforms and sum counts."""
 
     def __init__(self, workers: Workers) -> None:
         self._workers = workers
@@ -60,27 +64,24 @@ class Estimators:
         return self._each(_counts, ((of, tuple(spans)) for spans in groups.values()), groups, progress, what)
 
     def alone(self, function: Callable[P, R], *arguments: P.args, **named: P.kwargs) -> R:
-        """Run function(...) in one of the workers: with one thread, whatever this process has."""
-        for found in self._workers.in_order(_call, [(function, arguments, named)]):
-            return found
-        raise AssertionError("one job, one result")
+        """Run function(...) in one of the workers: with one thread, also where this process has more."""
+        return self._workers.alone(function, *arguments, **named)
 
     def _each(
-        self, function: Callable[[Any], R], jobs: Iterator[Any], groups: Groups, progress: Progress, what: str
+        self, function: Callable[..., R], jobs: Iterator[Any], groups: Groups, progress: Progress, what: str
     ) -> dict[str, R]:
-        progress.start(what, len(groups))
         found = {}
-        for name, result in zip(groups, self._workers.in_order(function, jobs), strict=True):
+        for name, result in tracked(
+            progress, what, zip(groups, self._workers.in_order(function, jobs), strict=True), len(groups)
+        ):
             found[name] = result
-            progress.advance()
-        progress.finish()
         return found
 
 
 @contextmanager
 def estimators(workers: int = 0) -> Iterator[Estimators]:
     """Start the workers, 0 for as many as there are cores; they end with the block."""
-    with start_workers(workers or cores(), _begin) as running:
+    with start_workers(workers or cores(), _OpenFiles) as running:
         yield Estimators(running)
 
 
@@ -113,28 +114,79 @@ class _OpenFiles:
         return np.concatenate([array[first : first + frames] for first, frames in spans])
 
 
-_FILES: list[_OpenFiles] = []  # of a worker process
-
-
-def _begin() -> None:
-    _FILES[:] = [_OpenFiles()]
-
-
-def _transform(job: tuple[StatisticsFiles, tuple[tuple[int, int], ...], int, float]) -> Estimate:
+def _transform(files: _OpenFiles, job: tuple[StatisticsFiles, tuple[tuple[int, int], ...], int, float]) -> Estimate:
     of, spans, rounds, least = job
-    files = _FILES[0]
     mixtures = files.take(of)
     frames, pdfs, weights = (files.rows(name, spans) for name in ("frames", "pdfs", "weights"))
     return estimate(mixtures, frames, pdfs, weights, rounds=rounds, least=least)
 
 
-def _counts(job: tuple[StatisticsFiles, tuple[tuple[int, int], ...]]) -> list[tuple[Float64, Float64]]:
+def _counts(
+    files: _OpenFiles, job: tuple[StatisticsFiles, tuple[tuple[int, int], ...]]
+) -> list[tuple[Float64, Float64]]:
     of, spans = job
-    files = _FILES[0]
     mixtures = files.take(of)
     return [counted(mixtures, files.rows("frames", [span]), files.rows("weights", [span])) for span in spans]
 
 
-def _call(job: tuple[Callable[..., R], tuple[Any, ...], dict[str, Any]]) -> R:
-    function, arguments, named = job
-    return function(*arguments, **named)
+@dataclass(frozen=True, eq=False)
+class Workplace:
+    """The needs of every stage: options, running workers, a folder for files that only this run reads, and a bar."""
+
+    config: AdaptConfig
+    run: Estimators
+    scratch: Path
+    progress: Progress
+
+
+def grouped(utterances: Sequence[Utterance], store: FeatureStore, unit: Unit) -> dict[str, list[tuple[int, int]]]:
+    """Return spans of the utterances that belong together: of each speaker, or of each utterance by itself."""
+    groups: dict[str, list[tuple[int, int]]] = {}
+    for utterance in utterances:
+        name = utterance.speaker if unit == "speaker" else utterance.id
+        groups.setdefault(name, []).append(store.span(utterance.id))
+    return groups
+
+
+def speech_weights(pdfs: Ints, tying: Tying, silence: float) -> Float64:
+    """Return (T,) 1 for frames of phones, `silence` for frames of silence, 0 for those without a pdf."""
+    quiet = np.unique(tying.table[:, SILENCE])
+    weights = np.where(np.isin(pdfs, quiet[quiet >= 0]), silence, 1.0)
+    weights[pdfs < 0] = 0.0
+    return weights
+
+
+def speaker_transforms(
+    place: Workplace, frames: Float32, labels: tuple[Mixtures, npt.NDArray[np.int32], Tying], groups: Groups, what: str
+) -> dict[str, Estimate]:
+    """Return the transform of each group, from frames (T, D) as they are and the pdfs (T,) they belong to.
+
+    Args:
+        labels: mixtures that the transformed frames shall fit, the pdf of every frame (-1: none), and their tying.
+        what: names the work on the bar.
+    """
+    mixtures, pdfs, tying = labels
+    folder, config = place.scratch, place.config
+    save_mixtures(folder / "statistics.npz", mixtures)
+    weights = speech_weights(pdfs, tying, config.silence_weight)
+    number = len(list(folder.glob("pdfs-*.npy")))  # a new name each time: workers keep files they have read
+    of = StatisticsFiles(
+        save_array(folder / f"transformed-{number}.npy", frames),
+        folder / "statistics.npz",
+        save_array(folder / f"weights-{number}.npy", weights),
+        save_array(folder / f"pdfs-{number}.npy", pdfs),
+    )
+    found = place.run.transforms(of, groups, config.em_rounds, config.min_frames, place.progress, what)
+    of.frames.unlink()
+    of.weights.unlink()
+    return found
+
+
+def transformed(frames: Float32, *some: tuple[Groups, Mapping[str, Estimate]]) -> Float32:
+    """Return (T, D): every group's frames by its transform; a copy, in which frames of no group stay."""
+    result = frames.copy()
+    for groups, found in some:
+        for name, spans in groups.items():
+            for first, length in spans:
+                result[first : first + length] = found[name].transform(frames[first : first + length])
+    return result

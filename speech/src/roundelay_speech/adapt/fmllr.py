@@ -21,13 +21,9 @@ import itertools
 from dataclasses import dataclass
 
 import numpy as np
-import numpy.typing as npt
 
+from roundelay_speech.data.arrays import Float32, Float64, Ints
 from roundelay_speech.hmm.gmm import Mixtures
-
-Float32 = npt.NDArray[np.float32]
-Float64 = npt.NDArray[np.float64]
-Ints = npt.NDArray[np.integer]
 
 SWEEPS = 10  # over all rows, in each round of EM
 
@@ -44,7 +40,7 @@ class Transform:
 
     @property
     def log_det(self) -> float:
-        """log |det A|: what a frame's log-likelihood gains by the change of its volume."""
+        """log |det A|: the gain of a frame's log-likelihood by the change of its volume."""
         return float(np.linalg.slogdet(self.matrix[:, :-1])[1])
 
     def __call__(self, frames: Float32) -> Float32:

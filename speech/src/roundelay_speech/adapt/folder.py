@@ -1,12 +1,12 @@
-"""Files of an adaptation: models and vectors, and what they were made from.
+"""Files of an adaptation: models and vectors, and their sources.
 
 A folder holds
 
-    models.json     what the transforms' models were made from; projection.npz, independent.npz, adapted.npz, labels.npy
+    models.json     sources of the transforms' models; projection.npz, independent.npz, adapted.npz, labels.npy
     vectors.json     likewise of speaker vectors; background.npz, extractor.npz
     fmllr.scp       transformed features of every utterance, in fmllr.ark
     ivector.scp     the vector of every utterance, in ivector.ark
-    features.yaml   both beside a filterbank: what `roundelay features` takes
+    features.yaml   both beside a filterbank, for `roundelay features`
     pass1, pass2 .. words of held-out splits, scored: by mixtures of all speakers, then by adapted ones
     log.jsonl       a line for each pass of training
     adaptation.json written last: without it an adaptation is not finished
@@ -42,7 +42,7 @@ LARGE = (f"{FMLLR}.ark", f"{IVECTOR}.ark")  # not read only to see whether they 
 
 
 def digest(values: Sequence[Any]) -> str:
-    """Return a text that is equal for equal values only; whatever JSON can hold."""
+    """Return a text that is equal for equal values only; of any value that JSON can hold."""
     return hashlib.blake2b(json.dumps(values, sort_keys=True).encode(), digest_size=16).hexdigest()
 
 
@@ -51,10 +51,10 @@ def there_already(folder: Path, name: str, made_from: Mapping[str, Any]) -> bool
 
     Args:
         name: MODELS or VECTORS.
-        made_from: what decides the result, by name.
+        made_from: the facts that decide the result, by name.
 
     Raises:
-        UserError: it holds others; names what differs.
+        UserError: it holds others; names the difference.
     """
     if not (folder / name).is_file():
         return False

@@ -22,15 +22,12 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 import numpy as np
-import numpy.typing as npt
 
+from roundelay_speech.data.arrays import Float32, Float64
 from roundelay_speech.hmm.gmm import Mixtures
 
-Float32 = npt.NDArray[np.float32]
-Float64 = npt.NDArray[np.float64]
-
 COUNT_SCALE = 0.1  # frames follow each other: ten of them say as much as one alone would
-MOST_COUNT = 100.0  # scaled frames; what comes after says nothing new
+MOST_COUNT = 100.0  # scaled frames; later ones say nothing new
 VECTORS_AT_ONCE = 256  # utterances whose posteriors are held together
 
 
@@ -68,7 +65,7 @@ def added(some: Sequence[tuple[Float64, Float64]]) -> tuple[Float64, Float64]:
 
 @dataclass(frozen=True, eq=False)
 class Extractor:
-    """A trained model of speakers."""
+    """An i-vector extractor: means, variances and loadings of its Gaussians."""
 
     means: Float64  # (M, D), m
     variances: Float64  # (M, D), the diagonals of V
@@ -111,7 +108,7 @@ class Extractor:
             first += np.einsum("ucd,ur->cdr", part.sums - part.n[:, :, None] * self.means, mean, optimize=True)
             spread, centre = spread + moment.sum(0), centre + mean.sum(0)
         centre /= utterances
-        heard = counts.n.sum(0) > 1e-8  # a component that nobody uses keeps its loadings
+        heard = counts.n.sum(0) > 1e-8  # a component without frames keeps its loadings
         loadings = self.loadings.copy()
         inverse = np.linalg.inv(second.reshape(components, size, size)[heard])
         loadings[heard] = np.einsum("cdr,crs->cds", first[heard], inverse, optimize=True)

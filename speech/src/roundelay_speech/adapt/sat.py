@@ -32,22 +32,16 @@ import numpy as np
 import numpy.typing as npt
 
 from roundelay.core.streams import stream
-from roundelay_speech.adapt.estimating import Groups, save_array
+from roundelay_speech.adapt.estimating import Groups, Workplace, save_array, speaker_transforms, transformed
 from roundelay_speech.adapt.fmllr import Estimate, posteriors
-from roundelay_speech.adapt.speakers import Workplace, speaker_transforms, transformed
+from roundelay_speech.data.arrays import Float32, Float64, Ints
 from roundelay_speech.features.store import FeatureStore
-from roundelay_speech.hmm.cepstra import CEPSTRA, all_cepstra
 from roundelay_speech.hmm.flat_start import AlignConfig, EmTraining
-from roundelay_speech.hmm.gmm import Mixtures, load_mixtures, rows_of
+from roundelay_speech.hmm.gmm import CEPSTRA, Mixtures, all_cepstra, load_mixtures, rows_of
 from roundelay_speech.hmm.passes import Material, aligners
 from roundelay_speech.hmm.task import Labels, Task
 from roundelay_speech.hmm.tree import DecisionTree
 from roundelay_speech.lexicon.lexicon import Lexicon
-
-Float32 = npt.NDArray[np.float32]
-Float64 = npt.NDArray[np.float64]
-
-Ints = npt.NDArray[np.integer]
 
 RIDGE = 1e-4  # of the mean variance, added where frames hardly vary
 MLLT_SWEEPS = 20
@@ -98,8 +92,8 @@ def discriminant(frames: Float32, classes: Ints, dimension: int) -> Float64:
 def semi_tied(
     mixtures: Mixtures, frames: Float32, pdfs: Ints, sweeps: int = MLLT_SWEEPS
 ) -> tuple[Float64, list[float]]:
-    """Return the matrix A (D, D) for frames (T, D) that an alignment gives to pdfs (T,), -1 for frames of none; and
-    what it maximises, a frame, before and after each sweep over its rows."""
+    """Return the matrix A (D, D) for frames (T, D) that an alignment gives to pdfs (T,), -1 for frames of none; and the
+    objective that it maximises, a frame, before and after each sweep over its rows."""
     size = frames.shape[1]
     beta, G = 0.0, np.zeros((size, size, size))
     for pdf, rows in enumerate(rows_of(pdfs, mixtures.num_pdfs)):
@@ -153,7 +147,7 @@ def static_cepstra(store: FeatureStore) -> Float32:
 
 @dataclass(frozen=True, eq=False)
 class SpeakerTraining:
-    """Training speakers, what they say, and how mixtures are trained."""
+    """Training speakers, their words, and how mixtures are trained."""
 
     task: Task
     tree: DecisionTree  # tied states

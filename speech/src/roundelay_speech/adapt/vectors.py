@@ -1,29 +1,34 @@
-"""Vectors of the speakers of a corpus: the background mixture, the extractor, and what they are trained on.
+"""Vectors of the speakers of a corpus: the background mixture, the extractor, and their training data.
 
-Features are cepstra that are *not* normalised by speaker, since that would take away what is looked for: 13 with their
-deltas and the deltas of those, after they are brought to mean 0 and variance 1 over the training split. Frames of
+Features are cepstra that are *not* normalised by speaker, since that would take away the speaker's own part: 13 with
+their deltas and the deltas of those, after they are brought to mean 0 and variance 1 over the training split. Frames of
 silence do not count.
 
 Legend: T frames of all utterances, C cepstra, M components, R dimensions of a vector.
 """
 
-import itertools
 from dataclasses import dataclass
 from pathlib import Path
 
 import numpy as np
 import numpy.typing as npt
 
+from roundelay.core.progress import tracked
 from roundelay.core.streams import stream
-from roundelay_speech.adapt.estimating import Groups, StatisticsFiles, save_array
+from roundelay_speech.adapt.estimating import Groups, StatisticsFiles, Workplace, save_array
 from roundelay_speech.adapt.ivector import Counts, Extractor, added
-from roundelay_speech.adapt.speakers import Workplace
+from roundelay_speech.data.arrays import Float32, Float64
 from roundelay_speech.features.store import FeatureStore
-from roundelay_speech.hmm.cepstra import STD_FLOOR, cepstral_matrix, deltas
-from roundelay_speech.hmm.gmm import Mixtures, reestimate, save_mixtures, single_gaussians, split
-
-Float32 = npt.NDArray[np.float32]
-Float64 = npt.NDArray[np.float64]
+from roundelay_speech.hmm.gmm import (
+    STD_FLOOR,
+    Mixtures,
+    cepstral_matrix,
+    fill_deltas,
+    reestimate,
+    save_mixtures,
+    single_gaussians,
+    split,
+)
 
 BACKGROUND_FRAMES = 500_000  # that the background mixture is trained on
 ROUNDS = 4  # of EM at each size of it
@@ -31,12 +36,9 @@ ROUNDS = 4  # of EM at each size of it
 
 @dataclass(frozen=True, eq=False)
 class VectorModels:
-    """Everything that a new speaker's vector is estimated with.
+    """Everything that a new speaker's vector is estimated with."""
 
-    Attributes:
-        mean, std: (C,) of the cepstra of the training split.
-    """
-
+    # mean, std: (C,) of the cepstra of the training split.
     mean: Float64
     std: Float64
     background: Mixtures  # one mixture of M components
@@ -76,12 +78,7 @@ def scaled_cepstra(store: FeatureStore, mean: Float64, std: Float64) -> Float32:
     width = plain.shape[1]
     result = np.empty((len(plain), 3 * width), np.float32)
     result[:, :width] = plain
-    for start, end in itertools.pairwise(store.offsets):
-        if end > start:
-            first = deltas(plain[start:end])
-            result[start:end, width : 2 * width] = first
-            result[start:end, 2 * width :] = deltas(first)
-    return result
+    return fill_deltas(result, store)
 
 
 def train_vectors(place: Workplace, store: FeatureStore, weights: Float64, utterances: Groups) -> VectorModels:
@@ -108,11 +105,8 @@ def train_vectors(place: Workplace, store: FeatureStore, weights: Float64, utter
     path = place.scratch / "counts.npz"
     np.savez(path, n=np.stack([n for n, _ in every]), sums=np.stack([sums for _, sums in every]))
     extractor = Extractor.begun(background, config.ivector_dimension, stream(config.seed, "ivector", "start"))
-    place.progress.start("extractor of speaker vectors", config.ivector_rounds)
-    for _ in range(config.ivector_rounds):
+    for _ in tracked(place.progress, "extractor of speaker vectors", range(config.ivector_rounds)):
         extractor = place.run.alone(_reestimated, extractor, path)
-        place.progress.advance()
-    place.progress.finish()
     return VectorModels(mean, std, background, extractor)
 
 
@@ -126,12 +120,9 @@ def _background(place: Workplace, frames: Float32, rows: npt.NDArray[np.int64]) 
     mixtures = single_gaussians(used, np.zeros(len(used), np.int32), 1)
     sizes = [min(2**k, config.ivector_gaussians) for k in range(1, config.ivector_gaussians.bit_length() + 1)]
     sizes = list(dict.fromkeys(size for size in sizes if size > 1))
-    place.progress.start("background mixture", len(sizes))
-    for size in sizes:
+    for size in tracked(place.progress, "background mixture", sizes):
         rng = stream(config.seed, "ivector", "split", size)
         mixtures = place.run.alone(_grown, mixtures, file, size, rng)
-        place.progress.advance()
-    place.progress.finish()
     return mixtures
 
 

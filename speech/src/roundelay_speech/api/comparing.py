@@ -41,7 +41,7 @@ def compare(
     judging: Judging = JUDGED,
     progress: Progress | None = None,
 ) -> Compared:
-    """Train a grid of strategies and learners under several seeds, or go on with it, and compare what came of it.
+    """Train a grid of strategies and learners under several seeds, or go on with it, and compare the results.
 
     Args:
         contenders: strategies, as the command line writes them (one learner and four, three seeds), or `Contenders`.
@@ -60,7 +60,7 @@ def compare(
 def run_plan(
     grid: RecipeGrid, judging: Judging, progress: Progress, announce: Callable[[str], None], width: int = TABLE_WIDTH
 ) -> tuple[Compared, Interrupt]:
-    """Train what is left of a grid, and compare."""
+    """Train the rest of a grid, and compare."""
     check_data(grid)
     before = f", {grid.done} of them trained before" if grid.done else ""
     announce(f"{grid.size} trainings in {grid.folder}{before}{grid.about_time}; minibatch: {grid.about_minibatch}")
@@ -101,7 +101,7 @@ def evaluate_folds(
 def run_planned_folds(
     planned: Folds, progress: Progress, announce: Callable[[str], None]
 ) -> tuple[list[CellOutcome], Pooled | None, Interrupt]:
-    """Train what is left of the folds, and pool their errors where all are finished."""
+    """Train the rest of the folds, and pool their errors where all are finished."""
     need("speech", "evaluate --folds")
     announce(
         f"{len(planned.cells)} trainings in {planned.folder}, which leave out "

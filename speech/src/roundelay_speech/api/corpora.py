@@ -71,7 +71,7 @@ def usual_data(name: str) -> Path:
 
 
 def inspect(corpus: Path | str, options: InspectOptions = INSPECTED, *, progress: Progress | None = None) -> Inspection:
-    """Find what is odd in a corpus, and what mends it; nothing is written.
+    """Find oddities of a corpus, and their remedies; nothing is written.
 
     Args:
         corpus: a prepared one, a Kaldi data directory, or a folder that holds several.
@@ -83,7 +83,7 @@ def inspect(corpus: Path | str, options: InspectOptions = INSPECTED, *, progress
 
 
 def align(recipe: str | Path | Recipe, overrides: Overrides = (), *, progress: Progress | None = None) -> AlignSummary:
-    """Train hidden Markov models from a flat start on the recipe's corpus, and label every frame; the folder is the
+    """Train hidden Markov models from a flat start on the recipe's corpus, and label every frame. The folder is the
     recipe's `alignment`. If it is there already, from the same corpus and configuration, nothing is done.
 
     Raises:

@@ -14,7 +14,7 @@ from roundelay_speech.corpus.formats.recordings import RecordingOptions
 from roundelay_speech.packed.card import Card
 from roundelay_speech.packed.evaluate import Evaluated, Evaluating
 from roundelay_speech.packed.evaluate import evaluate as evaluate_all
-from roundelay_speech.packed.finetuning import Finetuned, Finetuning
+from roundelay_speech.packed.finetuning import Finetuned, Finetuning, Layers, SmallSteps
 from roundelay_speech.packed.finetuning import finetune as finetune_model
 from roundelay_speech.packed.folder import is_packed
 from roundelay_speech.packed.given import model_folder
@@ -22,7 +22,6 @@ from roundelay_speech.packed.making import Packing, refuse_existing
 from roundelay_speech.packed.making import pack as pack_runs
 from roundelay_speech.packed.model import Model, load_model
 from roundelay_speech.packed.rewording import Rewording, reword
-from roundelay_speech.packed.small_steps import Layers, SmallSteps
 from roundelay_speech.packed.speech_data import read_speech, read_training_speech
 from roundelay_speech.recipes.known import check_overrides
 from roundelay_speech.trained import check_trained
@@ -146,7 +145,7 @@ def evaluate(
     """Recognise new speech with a packed model, and score it where its words are known.
 
     Args:
-        model: the folder of one, or what `load_model` gave.
+        model: the folder of one, or the result of `load_model`.
         data: a prepared corpus, a Kaldi data directory or a folder of recordings.
         out: where words and scores go; None: nowhere.
         options: `splits`, `workers`, `ignore_case`, `clean_transcripts`, `times` (False saves half of the time) and so

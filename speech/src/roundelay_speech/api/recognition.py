@@ -14,9 +14,8 @@ from roundelay_speech.corpus.options import Preparation, PrepareOptions
 from roundelay_speech.packed.making import config_of
 from roundelay_speech.packed.speech_data import WAV, root_of
 from roundelay_speech.prepared import CORPUS, load_corpus
-from roundelay_speech.recipes.kept import kept_recipe
 from roundelay_speech.recipes.known import check_overrides
-from roundelay_speech.recipes.recipe import Recipe
+from roundelay_speech.recipes.recipe import Recipe, kept_recipe
 from roundelay_speech.recognition.recognise import Recognised, recognise
 from roundelay_speech.trained import check_trained
 
@@ -43,7 +42,8 @@ def decode(
         scores: log-likelihoods to decode instead of the model's; needs `out`.
 
     Raises:
-        UserError: not a finished run; an option that is unknown or not of recognition; what does not fit together.
+        UserError: not a finished run; an option that is unknown or not of recognition; options that do not fit
+            together.
     """
     given, of = texts(overrides), _path(corpus)
     check_overrides(given)
@@ -87,7 +87,7 @@ def prepared_speech(exp: Path, data: Path, out: Path | None, progress: Progress)
         UserError: no speech in the folder; no `out` for speech that is not prepared; files that cannot be used.
     """
     if (data / CORPUS).is_file() or not data.is_dir():
-        return data  # which is looked at by whoever loads it
+        return data  # which its loader looks at
     is_kaldi = (data / WAV).is_file()
     if not is_kaldi and not has_recordings(data):
         raise UserError(

@@ -29,24 +29,24 @@ def serve(
     main thread of a program; a notebook's own loop leaves no room for it. The model is loaded in a process of its own.
 
     Args:
-        model: the folder of one, or what `load_model` gave from there.
-        host: to listen on. Elsewhere than on this machine anybody may ask, unencrypted.
+        model: the folder of one, or the result of `load_model` from there.
+        host: to listen on. On any address but this machine's own, all clients may ask, unencrypted.
         port: 0 for any that is free.
         max_megabytes: of a recording, as a file.
         max_minutes: of a recording, played. It may be recognised for a minute, and ten seconds more for each of these.
         ready: told the address of the page.
-        remark: told what the model cannot do, and what is waited for at the end.
+        remark: told the limits of the model, and the work waited for at the end.
 
     Raises:
         UserError: no such model; the address cannot be listened on.
     """
     need("serve", "serve")
-    # What only servers need is loaded by them alone.
+    # Modules that only servers need are loaded by them alone.
     from roundelay_speech.transcription.serving.endpoint import Endpoint  # noqa: PLC0415
-    from roundelay_speech.transcription.serving.limits import Limits  # noqa: PLC0415
     from roundelay_speech.transcription.serving.recognisers import Recognisers  # noqa: PLC0415
     from roundelay_speech.transcription.serving.serve import listening  # noqa: PLC0415
     from roundelay_speech.transcription.serving.serve import serve as serve_until_a_signal  # noqa: PLC0415
+    from roundelay_speech.transcription.serving.wanted import Limits  # noqa: PLC0415
 
     if not 0 <= port <= 65535:
         raise UserError(f"--port {port}: there are ports up to 65535.")

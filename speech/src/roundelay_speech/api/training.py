@@ -7,13 +7,12 @@ from pathlib import Path
 from roundelay.api.runs import LoadedRun, load_run
 from roundelay.core.configure import Overrides
 from roundelay.core.errors import UserError
-from roundelay.core.progress import Progress
+from roundelay.core.progress import Progress, mention
 from roundelay.core.records import Record, Results
 from roundelay.core.strategy_text import did_you_mean
 from roundelay.job import Interrupt, Job
+from roundelay.loggers import LOGGERS
 from roundelay.loggers.base import FunctionLogger, Logger
-from roundelay.loggers.mlflow import MlflowLogger
-from roundelay.loggers.wandb import WandbLogger
 from roundelay.stopping import stopping
 from roundelay.terminal import Bar
 from roundelay.training import train as train_job
@@ -32,7 +31,6 @@ class Beginning:
 
 
 GO_ON = Beginning()
-NAMED_LOGGERS: dict[str, Callable[[], Logger]] = {"mlflow": MlflowLogger, "wandb": WandbLogger}
 
 
 def train(
@@ -52,8 +50,9 @@ def train(
     Args:
         recipe: a name, a file, or a `Recipe`.
         overrides: options that differ from the recipe's, `{"training.strategy": "adpsgd", "training.learners": 2}`.
-        loggers: told of every record beside TensorBoard: "mlflow", "wandb", or a `Logger` of `roundelay.loggers`. A
-            function is called with each; a true reply asks the run to stop at the next round, with a checkpoint.
+        loggers: told of every record beside TensorBoard: a name (`roundelay list loggers`), or a `Logger` of
+            `roundelay.loggers`. A function is called with each; a true reply asks the run to stop at the next round,
+            with a checkpoint.
         progress: draws how far it is; None: at the terminal, or as lines. `roundelay.Silent()`: nothing.
 
     Returns:
@@ -61,7 +60,7 @@ def train(
 
     Raises:
         UserError: as `load_recipe`; the directory belongs to another configuration; a full disk; a learner died under a
-            strategy that cannot go on without it. Whatever was checkpointed stays.
+            strategy that cannot go on without it. Work in checkpoints stays.
     """
     folder = Path(exp)
     told = tuple(map(make_logger, loggers))
@@ -77,23 +76,28 @@ def make_logger(wanted: str | Logger | Callable[[Record], object]) -> Logger:
         UserError: no such name; its package is not installed.
     """
     if isinstance(wanted, str):
-        if wanted not in NAMED_LOGGERS:
-            raise UserError(f"there is no logger {wanted!r}.{did_you_mean(wanted, NAMED_LOGGERS)}")
-        return NAMED_LOGGERS[wanted]()
+        if wanted not in [*LOGGERS]:
+            raise UserError(f"there is no logger {wanted!r}.{did_you_mean(wanted, LOGGERS)}")
+        return LOGGERS[wanted]()
     return FunctionLogger(wanted) if callable(wanted) else wanted
 
 
-def conduct(job: Job, exp: Path, begin: Beginning, progress: Progress) -> tuple[Results | None, str]:
-    """Say what is trained and train it; results, and the name of the signal that has ended it, where one has."""
+def conduct(
+    job: Job, exp: Path, begin: Beginning, progress: Progress, at_end: Callable[[], object] = lambda: None
+) -> tuple[Results | None, str]:
+    """Announce a training and do it; return results, and the name of the signal that has ended it, where one has.
+    `at_end` is called while signals are still answered."""
     cluster, interrupt = job.cluster, Interrupt()
-    progress.start(
+    mention(
+        progress,
         f"{cluster.strategy.label}, {cluster.learners} learner{'s' * (cluster.learners > 1)} on {job.runtime_name}, "
-        f"{job.minibatch.text(cluster.learners)}, seed {cluster.seed} -> {exp}"
+        f"{job.minibatch.text(cluster.learners)}, seed {cluster.seed} -> {exp}",
     )
-    progress.finish()
     for remark in job.remarks():
-        progress.start(remark)
-        progress.finish()
+        mention(progress, remark)
     with stopping(interrupt):
-        results = train_job(job, exp, progress, interrupt, resume_only=begin.resume, begin_anew=begin.anew)
+        try:
+            results = train_job(job, exp, progress, interrupt, resume_only=begin.resume, begin_anew=begin.anew)
+        finally:
+            at_end()
     return results, interrupt.why

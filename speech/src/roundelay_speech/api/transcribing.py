@@ -17,13 +17,12 @@ def transcribe(
     """Recognise recordings of any kind and length with a packed model.
 
     Args:
-        model: the folder of one, what `load_model` gave, or the name of one that comes with the package.
+        model: the folder of one, the result of `load_model`, or the name of one that comes with the package.
         files: recordings, folders of them, or lists.
         options: channels, speakers, cutting and processes.
 
     Returns:
-        For each recording its `transcripts` by channel, with text, words and times; or in `problem` what is wrong with
-        it.
+        For each recording its `transcripts` by channel, with text, words and times; or its fault, in `problem`.
 
     Raises:
         UserError: no such model; there is no recording.

@@ -29,8 +29,7 @@ import numpy.typing as npt
 
 from roundelay.core.extras import load, need
 from roundelay_speech.audio.speed import Resampler
-
-Samples = npt.NDArray[np.float32]
+from roundelay_speech.data.arrays import Samples
 
 _WHO = "--detector silero"
 _WINDOWS, _CONTEXT = {8000: 256, 16000: 512}, {8000: 32, 16000: 64}  # samples, by sampling rate
@@ -79,8 +78,8 @@ class Silero:
         self._waiting = self._waiting[len(self._waiting) // size * size :]
 
     def frames(self, first: int, end: int) -> Samples:
-        """Return (T,) chances of frames `first` to `end`; those of the last window stand for what has not filled one
-        yet."""
+        """Return (T,) chances of frames `first` to `end`; those of the last window stand for frames that have not
+        filled one yet."""
         if not self._chances:
             return np.zeros(end - first, np.float32)
         window = self._window(np.arange(first, end)) - self._first
@@ -88,7 +87,7 @@ class Silero:
         return found
 
     def forget(self, before: int) -> None:
-        """Drop what is known of frames before this one, but for the last window."""
+        """Drop the chances of frames before this one, but for the last window."""
         window = int(self._window(np.array([before]))[0])
         drop = min(window - self._first, len(self._chances) - 1)
         if drop > 0:
@@ -109,11 +108,11 @@ QUIETEST, LEAST_RANGE = -85.0, 6.0
 """dB: digital silence counts as this; and a recording in which loud and quiet differ by less has no speech."""
 _PREEMPHASIS = 0.97
 _SMOOTH = 5  # frames
-_AROUND = 10  # s on each side whose frames say what is noise and what is speech
+_AROUND = 10  # s on each side whose frames tell noise from speech
 _FLOOR, _SPEECH = 0.10, 0.95
 _ON, _OFF = 0.35, 0.22  # of the way from floor to speech
 _ON_DB, _OFF_DB = 7.0, 4.0  # and at least so much above the floor
-_BURST = 5  # frames: what is shorter, a click, is no speech
+_BURST = 5  # frames: a shorter sound, a click, is no speech
 _LIKELY, _UNLIKELY = 0.5, 0.35  # chances above which speech begins, and below which it ends
 _CLOSURE = 15  # frames: silence up to this is inside a word
 _SHORT = 10 * FRAMES_PER_SECOND
@@ -131,8 +130,8 @@ class Cutting:
         longest: no piece is longer (s).
         pause: a silence of at least this parts two pieces (s).
         margin: silence that stays with a piece on each side (s).
-        whole: a recording that is not longer (s) is one piece, as it is, if anybody speaks in it.
-        detector: what tells speech from silence: `energy`, or a network, `silero` (silero.py).
+        whole: a recording that is not longer (s) is one piece, as it is, if it has speech.
+        detector: tells speech from silence: `energy`, or a network, `silero` (silero.py).
     """
 
     longest: float = 40.0
@@ -148,7 +147,7 @@ class Activity:
 
     Args:
         rate: of the samples, Hz.
-        detector: what tells speech from silence.
+        detector: tells speech from silence.
 
     Attributes:
         first: the first frame that is remembered, counted from the beginning of the signal.
@@ -185,10 +184,10 @@ class Activity:
         return likely_spans(self._silero.frames(self.first, self.first + len(self)))
 
     def anybody(self) -> bool:
-        """Return False if nobody can be speaking in these frames.
+        """Return False if there can be no speech in these frames.
 
         Speech that was cut out closely has no silence to be told from: a short recording only has to vary as no steady
-        noise does, and what words there are is told from noise later.
+        noise does, and its words are told from noise later.
         """
         if self._silero is not None or len(self) > _SHORT:
             return bool(self.spans())
@@ -280,10 +279,10 @@ def likely_spans(chances: npt.NDArray[np.float32]) -> list[Span]:
 def cut(level: Decibels, how: Cutting, spans: Sequence[Span] | None = None) -> list[Span]:
     """Return pieces of a recording: all its speech, in order, none longer than `longest`; cuts lie in silence.
 
-    A piece has the silence around it that `margin` says, so what is left out lies between two pauses.
+    A piece has the silence around it that `margin` says, so the part left out lies between two pauses.
 
-    Where someone speaks on for longer, the cut is in the middle of the longest silence of the second half of what a
-    piece may hold, or, without any, at its quietest place.
+    Where someone speaks on for longer, the cut is in the middle of the longest silence in the second half of `longest`
+    seconds, or, without any, at its quietest place.
 
     Args:
         level: (T,) smoothed energies of all of it.

@@ -1,6 +1,6 @@
 """Sound that comes through a pipe while it is made: WAV as recorders write it (`arecord -t wav`), or bare samples.
 
-Nothing is waited for but the next samples: a block is what is there.
+Only the next samples are waited for: a block is all that is there.
 
 Legend: N samples of a block, C channels.
 """
@@ -11,8 +11,9 @@ from typing import Any, Protocol
 
 import numpy as np
 
-from roundelay_speech.audio.reading import AudioError, Samples
+from roundelay_speech.audio.reading import AudioError
 from roundelay_speech.audio.sound import HIGHEST_RATE, LOWEST_RATE, MOST_CHANNELS, Sound
+from roundelay_speech.data.arrays import Samples
 
 _LONGEST_CHUNK = 1 << 20  # of a header
 _PCM, _FLOAT, _EXTENSIBLE = 1, 3, 0xFFFE
@@ -24,7 +25,6 @@ class Pipe(Protocol):
 
     def read1(self, size: int, /) -> bytes:
         """Return the bytes that are there, at most so many; waits where there are none; empty at the end."""
-        ...
 
 
 def arriving(pipe: Pipe, rate: int | None) -> Sound:

@@ -1,7 +1,7 @@
 """Copies of training utterances as other rooms, noises and telephones would give them: more training data from the same
-recordings, for models that are to bear what the recordings do not have.
+recordings, for models that are to bear conditions that the recordings lack.
 
-Each original has one copy, of the kinds in turn, `noise-ID` of `noise-SPEAKER`. What a kind leaves open is drawn by
+Each original has one copy, of the kinds in turn, `noise-ID` of `noise-SPEAKER`. The open values of a kind are drawn by
 the utterance's id, so that a copy is the same whenever it is read.
 
     noise       noise whose spectrum falls by 0 (white) to 6 dB an octave, 5 to 25 dB below the speech
@@ -23,9 +23,9 @@ import numpy.typing as npt
 from roundelay.core.errors import UserError
 from roundelay.core.streams import stream
 from roundelay_speech.audio.speed import resampled
+from roundelay_speech.data.arrays import Samples
 from roundelay_speech.data.manifest import DISTORTIONS, Utterance
 
-Samples = npt.NDArray[np.float32]
 Wave = npt.NDArray[np.floating]
 _TELEPHONE: Final = 8000
 _LOW, _HIGH = (0.0, 300.0), (3400.0, 4000.0)

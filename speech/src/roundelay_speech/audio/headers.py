@@ -1,4 +1,4 @@
-"""Headers of audio files, NIST SPHERE and WAV: what they declare, which libsndfile does not hold a file to.
+"""Headers of audio files, NIST SPHERE and WAV: their declarations, which libsndfile does not hold a file to.
 
 A SPHERE file begins with two lines, `NIST_1A` and the length of the header in bytes (usually 1024); then lines
 `NAME -TYPE VALUE` (-i whole number, -r real number, -sN text of N bytes) up to `end_head`. The samples behind it are

@@ -1,4 +1,4 @@
-"""Sounds that nobody says, made by kind: what a model is shown at packing, so that it knows how sure to be of words.
+"""Sounds other than speech, made by kind: a model is shown them at packing, so that it knows how sure to be of words.
 
 Each kind is a function of (random numbers, time (N,) in seconds, sampling rate), whose waveform is brought to a level
 afterwards. They are meant to be many and unlike each other; none is a recording.
@@ -10,12 +10,10 @@ from collections.abc import Callable, Mapping
 from typing import Any
 
 import numpy as np
-import numpy.typing as npt
 
 from roundelay.core.streams import stream
+from roundelay_speech.data.arrays import Float64, Samples
 
-Samples = npt.NDArray[np.float32]
-Float64 = npt.NDArray[np.float64]
 Noise = Callable[[np.random.Generator, Float64, int], Float64]
 
 LEVELS = (-60.0, -10.0)
@@ -41,7 +39,7 @@ def noise(kind: str, seconds: float, rate: int, seed: int) -> Samples:
 
 
 def coloured(rng: np.random.Generator, samples: int, rate: int, response: Callable[[Any], Any]) -> Float64:
-    """Make noise whose amplitude at each frequency (Hz) is what `response` says."""
+    """Make noise whose amplitude at each frequency (Hz) is that of `response`."""
     spectrum = np.fft.rfft(rng.standard_normal(samples))
     shaped: Float64 = np.fft.irfft(spectrum * response(np.fft.rfftfreq(samples, 1 / rate)), samples)
     return shaped

@@ -1,8 +1,8 @@
 """Commands of `wav.scp`, run once, within limits, each into a file of its own.
 
-A line such as `sw02001 sph2pipe -f wav -p -c 1 sw02001.sph |` is a command of somebody else's making that would run
-with the rights of whoever prepares the corpus: so it runs only when that was asked for (`--allow-pipes`). Its output is
-kept in a file of the prepared corpus, so that no later step runs anything.
+A line such as `sw02001 sph2pipe -f wav -p -c 1 sw02001.sph |` is a command of the corpus's makers that would run with
+the rights of its user: so it runs only when the user asks for it (`--allow-pipes`). Its output is kept in a file of the
+prepared corpus, so that no later step runs anything.
 """
 
 import hashlib
@@ -46,17 +46,17 @@ class Failed:
 def run_pipes(
     commands: Mapping[str, str], root: Path, since: float, pipes: Pipes, progress: Progress
 ) -> dict[str, Path | Failed]:
-    """Run `RECORDING -> COMMAND |` in `root`, several at a time; what was made from the same command is kept.
+    """Run `RECORDING -> COMMAND |` in `root`, several at a time; files made from the same command are kept.
 
     Args:
         commands: by recording, as in `wav.scp`, with the bar at the end.
         root: the folder where they run.
-        since: time of change of `wav.scp`: what is older is made again (s).
+        since: time of change of `wav.scp`: older files are made again (s).
         pipes: limits.
         progress: told of every command.
 
     Returns:
-        By recording, the file with its audio, or why there is none: the command, how it ended and what it said.
+        By recording, the file with its audio, or why there is none: the command, how it ended and its message.
     """
     shell = shutil.which("bash") or "/bin/sh"
     found: dict[str, Path | Failed] = {}
@@ -71,7 +71,7 @@ def run_pipes(
             found[name] = future.result()
             progress.advance()
     finally:
-        # After an interrupt nobody waits for what still runs. A command ended here gives no file.
+        # After an interrupt commands that still run are not waited for. A command ended here gives no file.
         pool.shutdown(wait=False, cancel_futures=True)
         for process in list(running):
             _end(process)
@@ -111,7 +111,7 @@ class _Refused(Exception):
 def _run(
     shell: str, command: str, root: Path, output: BinaryIO, pipes: Pipes, running: set[subprocess.Popen[bytes]]
 ) -> str | None:
-    """Run a command; return None when it ended well and wrote something, else what happened."""
+    """Run a command; return None when it ended well and wrote something, else the reason."""
     # A command may be a pipe of several: the failure of any is a failure, where the shell can tell (bash).
     careful = "set -o pipefail; " if os.path.basename(shell) == "bash" else ""
     limit = f"ulimit -f {int(pipes.gigabytes * 1024**2)} 2>/dev/null; "
@@ -141,7 +141,7 @@ def _run(
 
 
 def _end(process: subprocess.Popen[bytes]) -> None:
-    """End the command and whatever it started, unless it has ended by itself."""
+    """End the command and all that it started, unless it has ended by itself."""
     if process.poll() is None:
         os.killpg(process.pid, signal.SIGKILL)  # it leads a group of its own, and is there until it is waited for
         process.wait()

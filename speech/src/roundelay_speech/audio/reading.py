@@ -1,4 +1,5 @@
-"""Samples of an utterance, or a message that says what is wrong with its file.
+"""Samples of an utterance, or a message that says what is wrong with its file; and recordings of NIST SPHERE,
+compressed ones as files that can be read.
 
 A WAV or SPHERE file cut short is the treacherous case: libsndfile quietly reports the samples that are left, so the
 length that the file's own header declares is read here. The opposite is a header that declares more than there can be:
@@ -6,6 +7,8 @@ room is made for samples only as they are read.
 """
 
 import os
+import shutil
+import subprocess
 import sys
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
@@ -13,21 +16,24 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-import numpy.typing as npt
 
 from roundelay.core.errors import UserError
+from roundelay.core.progress import Progress, tracked
 from roundelay_speech.audio.distortion import distorted
-from roundelay_speech.audio.headers import check_whole
+from roundelay_speech.audio.headers import SphereHeader, check_whole, read_sphere
 from roundelay_speech.audio.speed import resampled
 from roundelay_speech.bindings import soundfile
+from roundelay_speech.data.arrays import Samples
 from roundelay_speech.data.manifest import Utterance
 from roundelay_speech.data.problems import LeftOut, Unusable, counted, listing
 
-Samples = npt.NDArray[np.float32]
 SoundFile = Any  # soundfile.SoundFile: the binding has no types
 
 READ_AT_ONCE = 1 << 20
 """Samples read at once, all channels together."""
+
+LOUDEST = 100.0
+"""Samples lie between -1 and 1, and decoders leave that a little; numbers like these are no such samples."""
 
 
 class AudioError(UserError):
@@ -163,7 +169,7 @@ def opened(path: Path) -> Iterator[SoundFile]:
     """Open the file.
 
     Raises:
-        Unusable: whatever goes wrong with it, also while the block reads.
+        Unusable: any fault of it, also while the block reads.
     """
     try:
         _check_whole(path)
@@ -202,9 +208,16 @@ def _samples(file: SoundFile, utterance: Utterance) -> Samples:
     if len(samples) < utterance.num_samples:
         found = f"{len(samples)} of {counted(utterance.num_samples, 'sample')}"
         raise Unusable(f"is cut short: {found} can be read; get the file again")
-    if not np.isfinite(samples).all():
-        raise Unusable(f"holds NaN or infinity, first at sample {int(np.isfinite(samples).argmin())}")
+    check_samples(samples)
     return samples
+
+
+def check_samples(samples: Samples, before: int = 0) -> None:
+    """Raise `Unusable` where samples, (T,) or (T, channels), are no sound; `before`: how many came before these."""
+    if not (finite := np.isfinite(samples)).all():
+        raise Unusable(f"holds NaN or infinity, first at sample {before + int(np.argwhere(~finite)[0][0])}")
+    if (peak := float(np.abs(samples).max(initial=0.0))) > LOUDEST:
+        raise Unusable(f"holds samples up to {peak:g}, where 1 is as loud as can be; scale them")
 
 
 def _check_whole(path: Path) -> None:
@@ -216,3 +229,88 @@ def _check_whole(path: Path) -> None:
         raise Unusable("the file is empty (0 bytes)")
     with open(path, "rb") as file:
         check_whole(file, size)
+
+
+CONVERTER = "sph2pipe"
+
+
+def read_header(path: Path) -> SphereHeader:
+    """Read and check the header; of plain samples also that all that are declared are there.
+
+    Raises:
+        AudioError: the file is missing, not SPHERE, faulty or cut short; names the file and the byte.
+    """
+    try:
+        with open(path, "rb") as file:
+            return read_sphere(file)
+    except Unusable as error:
+        raise AudioError(f"{path}: {error}") from None
+    except OSError as error:
+        raise AudioError(f"{path}: cannot be read ({error.strerror or error})") from None
+
+
+def readable(paths: Sequence[Path], folder: Path, progress: Progress) -> tuple[dict[Path, Path], list[str]]:
+    """Return the readable file of each recording: its own, or a WAV in `folder` where it is compressed.
+
+    Files converted before are kept.
+
+    Returns:
+        Recording -> file, without those that cannot be used; and the faults of these.
+
+    Raises:
+        UserError: some are compressed and there is no converter.
+    """
+    found: dict[Path, Path] = {}
+    bad: list[str] = []
+    pending: list[tuple[Path, SphereHeader]] = []
+    for path in paths:
+        try:
+            header = read_header(path)
+        except AudioError as error:
+            bad.append(str(error))
+            continue
+        found[path] = path
+        if header.compressed:
+            found[path] = folder / f"{path.stem}.wav"
+            if not _is_whole(found[path], header):
+                pending.append((path, header))
+    if not pending:
+        return found, bad
+    converter = shutil.which(CONVERTER)
+    if converter is None:
+        raise UserError(
+            f"{counted(len(pending), 'recording')} in compressed SPHERE format ({pending[0][1].coding}), which needs "
+            f"the program {CONVERTER} (of the LDC, or of Kaldi's tools): install it so that it is on PATH. The first "
+            f"are:\n{listing([str(path) for path, _ in pending])}"
+        )
+    folder.mkdir(parents=True, exist_ok=True)
+    for path, header in tracked(progress, f"converting with {CONVERTER}", pending):
+        if problem := _convert(converter, path, header, found[path]):
+            bad.append(problem)
+            del found[path]
+    return found, bad
+
+
+def _convert(converter: str, path: Path, header: SphereHeader, target: Path) -> str | None:
+    """Write `target`, whole or not at all; return the fault, or None."""
+    temporary = target.with_name(f".{target.name}.{os.getpid()}.part")
+    try:
+        command = [converter, "-f", "wav", "-p", str(path), str(temporary)]
+        done = subprocess.run(command, capture_output=True, text=True, errors="replace", check=False)
+        if done.returncode:
+            return f"{path}: {CONVERTER} gives up ({done.stderr.strip()[:200] or f'status {done.returncode}'})"
+        if not _is_whole(temporary, header):
+            return f"{path}: {CONVERTER} does not find the {header.samples} samples that its header declares"
+        os.replace(temporary, target)
+    except OSError as error:
+        return f"{path}: {CONVERTER} cannot be run ({error.strerror or error})"
+    finally:
+        temporary.unlink(missing_ok=True)
+    return None
+
+
+def _is_whole(path: Path, header: SphereHeader) -> bool:
+    try:
+        return audio_length(path) == (header.sampling_rate, header.samples)
+    except AudioError:
+        return False

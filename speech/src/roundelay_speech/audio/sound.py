@@ -1,12 +1,14 @@
 """Sound of any kind, block by block: what libsndfile reads (wav, flac, ogg, mp3, ...) and, through the program ffmpeg
 where it is installed, everything else (m4a, webm, video).
 
-A recording may be hours long, so nobody holds all of it. ffmpeg runs in a process of its own, may open this one file
-and no address, and is ended when it writes nothing for a minute, or when nobody wants more.
+A recording may be hours long, so it is never in memory as a whole. ffmpeg runs in a process of its own, may open this
+one file and no address, and is ended when it writes nothing for a minute, or when no more is wanted. A page gets a file
+that browsers play, and a spectrogram.
 
 Legend: N samples of a block, C channels.
 """
 
+import io
 import os
 import select
 import shutil
@@ -14,6 +16,7 @@ import signal
 import struct
 import subprocess
 import tempfile
+import zlib
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, field
@@ -22,15 +25,15 @@ from pathlib import Path
 from typing import IO, final
 
 import numpy as np
+import numpy.typing as npt
 
-from roundelay_speech.audio.reading import READ_AT_ONCE, AudioError, Samples, SoundFile, hushed, opened
+from roundelay_speech.audio.reading import READ_AT_ONCE, AudioError, SoundFile, check_samples, hushed, opened
 from roundelay_speech.bindings import soundfile
+from roundelay_speech.data.arrays import Samples
 from roundelay_speech.data.problems import Unusable, counted
 
 FFMPEG = "ffmpeg"
 LOWEST_RATE, HIGHEST_RATE, MOST_CHANNELS = 1_000, 768_000, 64
-LOUDEST = 100.0
-"""Samples lie between -1 and 1, and decoders leave that a little; numbers like these are no such samples."""
 _PATIENCE = 60.0  # s, that ffmpeg may be silent
 _AU_HEADER = struct.Struct(">4sIIIII")  # magic, where samples begin, their bytes, their kind, rate, channels
 _AU_FLOAT = 6
@@ -49,7 +52,7 @@ class Sound:
     channels: int
     samples: int | None  # of each channel, as the header has it; None where it does not say
     blocks: Iterator[Samples]  # (N, C) float32, between -1 and 1; reading raises `Unusable`
-    remarks: list[str] = field(default_factory=list)  # on what could not be read, once all else is
+    remarks: list[str] = field(default_factory=list)  # on parts that could not be read, once all else is
 
 
 @contextmanager
@@ -127,10 +130,7 @@ def _read(file: SoundFile, path: Path, notes: list[str], remarks: list[str]) -> 
 def _finite(blocks: Iterator[Samples]) -> Iterator[Samples]:
     before = 0
     for block in blocks:
-        if not np.isfinite(block).all():
-            raise Unusable(f"holds NaN or infinity, first at sample {before + int(np.isfinite(block).all(1).argmin())}")
-        if (peak := float(np.abs(block).max())) > LOUDEST:
-            raise Unusable(f"holds samples up to {peak:g}, where 1 is as loud as can be; scale them")
+        check_samples(block, before)
         before += len(block)
         yield block
 
@@ -197,3 +197,41 @@ def _last_words(said: IO[bytes], path: Path) -> str:
     said.seek(0)
     lines = [line.strip() for line in said.read(4000).decode(errors="replace").splitlines() if line.strip()]
     return f" ({lines[-1].removeprefix(f'file:{path}: ')[:200]})" if lines else ""
+
+
+_WINDOW_S, _SHIFT_S = 0.025, 0.005
+_RANGE_DB = 55.0  # below the loudest point is white
+_PNG_GREY = 0
+
+
+def flac(samples: Samples, rate: int) -> bytes:
+    """Return samples, (N,) between -1 and 1, as a FLAC file of 16 bits."""
+    file = io.BytesIO()
+    soundfile.write(file, np.clip(samples, -1, 1), rate, format="FLAC", subtype="PCM_16")
+    return file.getvalue()
+
+
+def spectrogram_png(samples: Samples, rate: int, height: int = 160, most_columns: int = 1200) -> bytes:
+    """Return the spectrogram as a PNG: time to the right over its whole width, frequency upwards from 0 to half the
+    rate, darker for louder, white 55 dB below the loudest point."""
+    window, shift = round(_WINDOW_S * rate), max(1, round(_SHIFT_S * rate))
+    shift = max(shift, len(samples) // most_columns)
+    padded = np.pad(samples.astype(np.float64), (0, max(0, window - len(samples))))
+    frames = np.lib.stride_tricks.sliding_window_view(padded, window)[::shift] * np.hanning(window)
+    power = np.square(np.abs(np.fft.rfft(frames, n=max(2 * height, 1 << (window - 1).bit_length()), axis=1)))
+    edges = np.linspace(0, power.shape[1], height + 1).astype(int)[:-1]
+    bands = np.add.reduceat(power, edges, axis=1)  # (columns, height)
+    level = 10 * np.log10(np.maximum(bands, 1e-12))
+    dark = np.clip((level - level.max() + _RANGE_DB) / _RANGE_DB, 0, 1)
+    return _png(np.round(255 * (1 - dark)).astype(np.uint8).T[::-1])
+
+
+def _png(grey: npt.NDArray[np.uint8]) -> bytes:
+    """Return a picture of grey levels, (H, W), by the PNG specification (W3C, third edition)."""
+    height, width = grey.shape
+    lines = np.concatenate([np.zeros((height, 1), np.uint8), grey], axis=1).tobytes()  # filter 0 before each line
+    head = struct.pack(">IIBBBBB", width, height, 8, _PNG_GREY, 0, 0, 0)
+    chunks = ((b"IHDR", head), (b"IDAT", zlib.compress(lines, 9)), (b"IEND", b""))
+    return b"\x89PNG\r\n\x1a\n" + b"".join(
+        struct.pack(">I", len(body)) + kind + body + struct.pack(">I", zlib.crc32(kind + body)) for kind, body in chunks
+    )

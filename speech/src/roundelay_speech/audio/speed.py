@@ -13,17 +13,16 @@ from fractions import Fraction
 from functools import lru_cache
 
 import numpy as np
-import numpy.typing as npt
 
 from roundelay.core.errors import UserError
+from roundelay_speech.data.arrays import Samples
 from roundelay_speech.data.manifest import Utterance
-
-Samples = npt.NDArray[np.float32]
 
 _ZEROS = 24  # zero crossings of the interpolating kernel on each side
 _CUTOFF = 0.95  # of the highest frequency that both signals have
 _KAISER = 9.0  # the side lobes are 90 dB down
 _FINEST = 1000  # speeds are fractions with a denominator up to this
+_NONE: Samples = np.zeros(0, np.float32)
 _FINEST_STEP = 2000  # and their products with a ratio of sampling rates up to this: less than 1e-6 off
 
 
@@ -47,22 +46,25 @@ def perturbed(utterances: Sequence[Utterance], speeds: Sequence[float]) -> list[
 
 def resampled(samples: Samples, rate: int, wanted: int, speed: float = 1.0) -> Samples:
     """Return samples (N,) taken at `rate` Hz as they would be at `wanted` Hz, played at `speed`: (M,), M = N wanted /
-    (rate speed), rounded. What lies above 0.95 of half the lower rate is filtered out.
+    (rate speed), rounded. Frequencies above 0.95 of half the lower rate are filtered out.
 
     Band-limited interpolation: y(m) = sum_n x(n) h(m s - n), h a sinc under a Kaiser window, low enough that nothing
     folds back. With s = P / Q in lowest terms, Q results in a row need the same weights as the next Q, P samples on:
     all are one matrix product.
     """
     step = Fraction(speed).limit_denominator(_FINEST) * Fraction(rate, wanted)
-    return _at_step(samples, step.limit_denominator(_FINEST_STEP))
+    step = step.limit_denominator(_FINEST_STEP)
+    if step == 1 or not len(samples):
+        return samples
+    return Resampler(step.numerator, step.denominator).finish(samples)
 
 
 class Resampler:
     """`resampled` of samples that come block by block: the same result, to rounding, in memory for one block.
 
     Args:
-        rate: of what is given, Hz.
-        wanted: of what comes back, Hz.
+        rate: of the input, Hz.
+        wanted: of the output, Hz.
     """
 
     def __init__(self, rate: int, wanted: int) -> None:
@@ -80,17 +82,18 @@ class Resampler:
         periods = (len(self._waiting) - len(self._weights)) // self._step.numerator + 1
         return self._periods(max(0, periods))
 
-    def finish(self) -> Samples:
-        """Return the last results: nothing follows."""
+    def finish(self, samples: Samples = _NONE) -> Samples:
+        """Return the last results, those of these last samples among them: nothing follows."""
+        self._given += len(samples)
         wanted = 0 if self._step == 1 or not self._given else max(1, round(self._given / self._step)) - self._made
         periods = -(-max(0, wanted) // self._step.denominator)
-        lacking = (periods - 1) * self._step.numerator + len(self._weights) - len(self._waiting)
-        self._waiting = np.concatenate([self._waiting, np.zeros(max(0, lacking), np.float32)])
+        lacking = (periods - 1) * self._step.numerator + len(self._weights) - len(self._waiting) - len(samples)
+        self._waiting = np.concatenate([self._waiting, samples, np.zeros(max(0, lacking), np.float32)])
         return self._periods(periods)[: max(0, wanted)]
 
     def _periods(self, periods: int) -> Samples:
         if not periods:
-            return np.zeros(0, np.float32)
+            return _NONE
         windows = np.lib.stride_tricks.sliding_window_view(self._waiting, len(self._weights))
         result: Samples = (windows[:: self._step.numerator][:periods] @ self._weights).reshape(-1)
         self._waiting = self._waiting[periods * self._step.numerator :]
@@ -98,23 +101,9 @@ class Resampler:
         return result
 
 
-def _at_step(samples: Samples, step: Fraction) -> Samples:
-    if step == 1 or not len(samples):
-        return samples
-    weights, reach = _weights(step.numerator, step.denominator)
-    wanted = max(1, round(len(samples) / step))
-    periods = -(-wanted // step.denominator)
-    padded = np.zeros(periods * step.numerator + len(weights), np.float32)
-    inside = min(len(samples), len(padded) - reach)
-    padded[reach : reach + inside] = samples[:inside]
-    windows = np.lib.stride_tricks.sliding_window_view(padded, len(weights))[:: step.numerator][:periods]
-    result: Samples = (windows @ weights).reshape(-1)[:wanted]
-    return np.ascontiguousarray(result)
-
-
 @lru_cache(maxsize=8)
 def _weights(numerator: int, denominator: int) -> tuple[Samples, int]:
-    """Return (K, Q): what each sample around the first of a period adds to each of its results; and how many samples
+    """Return (K, Q): the part of each sample around the first of a period in each of its results; and how many samples
     before the first the taps begin."""
     cutoff = _CUTOFF * min(1.0, denominator / numerator)  # of half the sampling rate
     reach = int(np.ceil(_ZEROS / cutoff))

@@ -19,7 +19,7 @@ $ roundelay adapt an4 --corpus data/mine --out exp/mine/adaptation
 
 
 def add(command: Command) -> None:
-    """Add its options."""
+    """Add the command of this file to the command line."""
     add_described(command, _adapt, _ADAPT)
 
 
@@ -53,7 +53,7 @@ def _adapt(options: argparse.Namespace) -> None:
 
 def command_of_features(data: Path, features: Path) -> str:
     """Return the command that gives a prepared corpus the features of a file. It names the corpus's copies at other
-    speeds: those that are not named are taken away."""
+    speeds, for copies that are not named would be removed."""
     from roundelay_speech.prepared import load_corpus
 
     speeds = sorted({u.speed for u in load_corpus(data).utterances} - {1.0})

@@ -30,7 +30,7 @@ kind {kaldi,textgrid} | the format to read
 --corpus <path> ! | the prepared corpus
 --out <path> ! | the alignment's folder
 --ali <path> ... | kaldi: a folder with ali.*.gz; repeatable
---pdfs <path> ... | kaldi: instead, what ali-to-pdf printed
+--pdfs <path> ... | kaldi: instead, output of ali-to-pdf
 --model <path> | kaldi: final.mdl (default: in the first --ali)
 --tree <path> | kaldi: the tree (default: in the first --ali)
 --phones <path> | kaldi: phones.txt (default: in the first --ali)
@@ -55,7 +55,7 @@ $ roundelay export-alignment textgrid exp/an4/alignment --corpus data/an4 --out 
 
 
 def add(command: Command) -> None:
-    """Add their options."""
+    """Add the commands of this file to the command line."""
     add_described(command, _align, _ALIGN)
     add_described(command, _realign, _REALIGN)
     add_described(command, _import_alignment, _IMPORT)
@@ -69,7 +69,7 @@ def _align(options: argparse.Namespace) -> None:
     folder: list[Path] = []
 
     def kept() -> str:
-        from roundelay_speech.hmm.unfinished import kept_in
+        from roundelay_speech.hmm.flat_start import kept_in
 
         if folder and (done := kept_in(folder[0])):
             return resumes_from(folder[0], f"everything up to {done}")
@@ -108,8 +108,8 @@ def _realign(options: argparse.Namespace) -> None:
 
 def _import_alignment(options: argparse.Namespace) -> None:
     from roundelay_speech.hmm.formats.from_kaldi import KaldiAlignment, import_kaldi
-    from roundelay_speech.hmm.formats.from_textgrid import import_textgrids
     from roundelay_speech.hmm.formats.interchange import ImportConfig
+    from roundelay_speech.hmm.formats.textgrid import import_textgrids
     from roundelay_speech.prepared import load_corpus
 
     corpus = load_corpus(options.corpus)

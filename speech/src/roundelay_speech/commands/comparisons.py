@@ -16,7 +16,7 @@ overrides * | section.key=value, for every training; with several values, as tra
 --strategies NAME[:TOPOLOGY][,KEY=VALUE] + ! | strategies beside the baseline: for example ssgd adpsgd:random-ring
     bmuf,period=20,nesterov=true
 --learners L,L,... <counts> =1,4 | numbers of learners; 1 is the baseline, sgd, and always there
---seeds <count> =3 | how many seeds, counted up from the recipe's
+--seeds <count> =3 | how many seeds, counted up from the recipe's, or from training.seed=N
 --tune KEY=V,V,... ... | choose a value for every strategy, on dev under one seed, and judge it under others; may be
     repeated
 --straggler RANK:3x|RANK:+0.4 <straggler> ... | train everything a second time with this learner slow; may be repeated
@@ -31,7 +31,7 @@ $ roundelay compare an4 --strategies asgd bmuf strategy.period=5,20 --tune sched
 
 
 def add(command: Command) -> None:
-    """Add its options."""
+    """Add the command of this file to the command line."""
     add_described(command, _compare, _COMPARE)
 
 

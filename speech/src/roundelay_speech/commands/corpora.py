@@ -9,9 +9,11 @@ from roundelay.commands.base import Command, add_described
 from roundelay.core.errors import UserError
 from roundelay.core.extras import need
 from roundelay.core.folders import check_there
+from roundelay.core.plugins import find_plugins, load_plugin
 from roundelay.stopping import ending, resumes_from
 from roundelay.terminal import Bar, console, print_table
 from roundelay_speech.data.manifest import DISTORTIONS
+from roundelay_speech.exporting import EXPORT_FORMATS
 
 if TYPE_CHECKING:
     from roundelay_speech.corpus.options import Copies
@@ -25,7 +27,7 @@ FEW_HOURS = 2.0
 
 
 _OF_FEATURES = """
---features YAML <path> | a file that says what features are made of (docs/features.md)
+--features YAML <path> | a file with the parts of features (docs/features.md)
 --bins <count> | bins of the filterbank (default: 40)
 --speed S <positive> + | add copies of the training utterances played at these speeds, for example 0.9 1.1
 --warp W <positive> + | add copies with the frequencies of the filterbanks warped, as a vocal tract of another length
@@ -39,13 +41,13 @@ _OF_FEATURES = """
 _PREPARE = """
 prepare: check a corpus, read its lexicon, compute its features
 corpus {corpora} | a corpus by name, or the
-    format of your own (kaldi, lhotse); `roundelay list corpora` says what they are
+    format of your own (kaldi, lhotse); `roundelay list corpora` describes them
 --source <path> | the folder that holds the corpus (with --download: downloads/CORPUS)
---download | download what is free and missing into the source first
+--download | download free, missing files into the source first
 --also DIR <path> ... | switchboard: another folder that holds parts of it; may be repeated
 --data <path> | where to put the prepared corpus (default: data/CORPUS)
 --lexicon <path> | pronunciation dictionary in CMU format
---split NAME=FOLDER ... | what a split is made of; kaldi: a data directory inside the source; lhotse: a part of the
+--split NAME=FOLDER ... | source of a split; kaldi: a data directory inside the source; lhotse: a part of the
     manifests; librispeech: a part, and a split may be named several times
 --unlabelled | kaldi, recordings: speech to be recognised alone; transcripts, speakers, a dictionary and a split named
     train may be missing
@@ -90,7 +92,7 @@ $ roundelay features data/an4 --speed 0.9 1.1
 """
 _EXPORT = """
 export: write a corpus as Kaldi or Lhotse read it, or an acoustic model for Kaldi, as ONNX or torch.export
-format {kaldi,lhotse,onnx,torch,sherpa} | the format to write: kaldi and lhotse of a corpus; onnx, torch and sherpa
+format {formats} | the format to write (`roundelay list exports`): kaldi and lhotse of a corpus; onnx, torch and sherpa
     (sherpa-onnx) of a model, kaldi of a packed one
 data CORPUS|EXP|MODEL <path> | the folder that `roundelay prepare` wrote; or a run directory, or a packed model
 --out DIR <path> ! | the folder to write to
@@ -104,14 +106,14 @@ $ roundelay export sherpa exp/an4/ctc --out exported/ctc
 
 
 def add(command: Command) -> None:
-    """Add their options."""
+    """Add the commands of this file to the command line."""
     from roundelay_speech.recipes.known import corpora
 
     of_features = _OF_FEATURES.replace("@distortion_names", ", ".join(DISTORTIONS)).strip()
     kinds = {"of_features": of_features, "distortions": DISTORTIONS}
     add_described(command, _prepare, _PREPARE, corpora=list(corpora()), **kinds)
     add_described(command, _features, _FEATURES, **kinds)
-    add_described(command, _export, _EXPORT)
+    add_described(command, _export, _EXPORT, formats=list(EXPORT_FORMATS))
 
 
 OF_PREPARE = (
@@ -173,7 +175,7 @@ def _advise_copies(corpus: "Corpus", options: argparse.Namespace) -> None:
 
 def _show_prepared(corpus: "Corpus", data: Path) -> None:
     """Print the splits as a table, the utterances left out, and remarks; the corpus is in the folder `data`."""
-    from roundelay_speech.corpus.cleaned import CHANGES_FILE, read_changes, table
+    from roundelay_speech.corpus.words import CHANGES_FILE, read_changes, table
     from roundelay_speech.data.problems import listing
     from roundelay_speech.prepared import GUESSED_LEXICON, HELD_OUT_LEXICON
 
@@ -231,6 +233,10 @@ def _export(options: argparse.Namespace) -> None:
         return _export_model(options)
     if options.format == "kaldi" and _is_model(options.data):
         return _export_for_kaldi(options)
+    if plugin := find_plugins("exports").get(options.format):
+        _refuse_corpus_options(options)
+        console.print(load_plugin(plugin)(options.data, options.out), markup=False)
+        return None
     from roundelay_speech.corpus.formats.export import export_kaldi, export_lhotse
     from roundelay_speech.prepared import load_corpus
 
@@ -283,6 +289,11 @@ def _export_model(options: argparse.Namespace) -> None:
 
 
 def split_and_folder(text: str) -> tuple[str, str]:
+    """Return name and folder of `--split NAME=FOLDER`.
+
+    Raises:
+        UserError: it is not so written.
+    """
     name, equals, folder = text.partition("=")
     if not (name and equals and folder):
         raise UserError(f"--split {text!r}: write NAME=FOLDER, for example train=data/train.")

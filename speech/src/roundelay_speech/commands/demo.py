@@ -34,7 +34,7 @@ $ roundelay demo --folder demo
 
 
 def add(command: Command) -> None:
-    """Add its options."""
+    """Add the command of this file to the command line."""
     add_described(command, _demo, _DEMO)
 
 

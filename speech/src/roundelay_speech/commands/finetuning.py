@@ -1,4 +1,4 @@
-"""Packed models trained on with somebody's own speech: finetune."""
+"""Packed models trained on with a speaker's own speech: finetune."""
 
 import argparse
 
@@ -18,7 +18,7 @@ model <packed> <is-packed> | the folder that `roundelay pack` made
 --source DIR <path> | the folder that paths in wav.scp begin at (default: the directory itself or the one above)
 --epochs <count> | through the speech (default: 10)
 --learning-rate <positive> | of Adam, at first (default: 0.0005)
---hold <share> | share of the loss that holds the model to what it said before (default: 0)
+--hold <share> | share of the loss that holds the model to its earlier outputs (default: 0)
 --layers {first,all} | layers that are trained (default: first)
 --seed <whole> =0 | of the order of the speech, and of dropout
 --confidence <share> | without transcripts: train on the model's own words in utterances of which it is this sure (0:
@@ -29,7 +29,7 @@ $ roundelay finetune models/an4 --data recordings/mine --words names.txt --out m
 
 
 def add(command: Command) -> None:
-    """Add its options."""
+    """Add the command of this file to the command line."""
     add_described(command, _finetune, _FINETUNE, packed=model_folder)
 
 

@@ -40,7 +40,7 @@ def _opened(folder: Path) -> "Corpus":
 
 
 def _corpus_of(run: Path, given: Path | None) -> "Corpus":
-    from roundelay_speech.recipes.kept import kept_recipe
+    from roundelay_speech.recipes.recipe import kept_recipe
 
     try:
         corpus = _opened(kept_recipe(run).corpus if given is None else given)
@@ -53,8 +53,8 @@ def _corpus_of(run: Path, given: Path | None) -> "Corpus":
 
 def _heard(corpus: "Corpus", run: Path, split: str, name: str) -> "HeardUtterance | None":
     from roundelay.reports.mistakes import HeardUtterance
-    from roundelay_speech.audio.picture import flac, spectrogram_png
     from roundelay_speech.audio.reading import read_audio
+    from roundelay_speech.audio.sound import flac, spectrogram_png
 
     utterance = next((u for u in corpus.splits.get(split, ()) if u.id == name), None)
     if utterance is None:

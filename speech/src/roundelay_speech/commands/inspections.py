@@ -1,4 +1,4 @@
-"""Inspection of a corpus: what is odd in it, and what mends it."""
+"""Inspection of a corpus: its oddities, and their remedies."""
 
 import argparse
 import json
@@ -13,11 +13,11 @@ if TYPE_CHECKING:
 
 
 _INSPECT = """
-inspect: say what is odd in a corpus, and what mends it, before hours of training
+inspect: find oddities of a corpus, and their remedies, before hours of training
 corpus <path> <is-there> | a prepared corpus, a Kaldi data directory, or a folder that holds several
 --split NAME=FOLDER ... | a data directory inside the corpus and the split it is; may be repeated (default: all that are
     there)
---root DIR <path> | what paths of wav.scp are relative to (default: the corpus)
+--root DIR <path> | folder that paths of wav.scp begin at (default: the corpus)
 --lexicon <path> | dictionary in CMU format to hold words against (default: a prepared corpus's own)
 --alignment DIR <path> | the folder of `roundelay align`: adds its comparison of every transcript with those of others
 --workers <count> | processes (default: as many as are worth starting)
@@ -29,7 +29,7 @@ $ roundelay inspect data/mine --alignment exp/mine/alignment --format json
 
 
 def add(command: Command) -> None:
-    """Add its options."""
+    """Add the command of this file to the command line."""
     add_described(command, _inspect, _INSPECT)
 
 

@@ -61,7 +61,7 @@ $ roundelay evaluate kaldi --folds 5 model.width=256 schedule.max_epochs=6
 
 
 def add(command: Command) -> None:
-    """Add their options."""
+    """Add the commands of this file to the command line."""
     add_described(command, _pack, _PACK, is_weighted=_check_weighted)
     add_described(command, _evaluate, _EVALUATE)
 
@@ -153,7 +153,7 @@ def _evaluate_model(options: argparse.Namespace) -> None:
 
 def _show_evaluated(options: argparse.Namespace, results: "Iterable[Evaluated]") -> None:
     from roundelay_speech.commands.recognition import unknown_words
-    from roundelay_speech.corpus.cleaned import written_so
+    from roundelay_speech.corpus.words import written_so
     from roundelay_speech.data.problems import counted, listing
 
     for found in results:

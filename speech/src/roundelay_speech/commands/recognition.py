@@ -37,7 +37,7 @@ $ roundelay decode exp/demo/four --data talks --out exp/demo/talks
 $ roundelay decode exp/demo/four --scores ctc.scp --set decode.graph=ctc --out exp/demo/ctc
 """
 _SCORE = """
-score: score again what was decoded, or any trn, stm and ctm files
+score: score decoded words again, or any trn, stm and ctm files
 exp <path> * | run directories
 --ref <path> | reference in trn format
 --hyp <path> | hypotheses in trn format
@@ -50,7 +50,7 @@ exp <path> * | run directories
 --sclite-costs | align with sclite's costs, not with fewest errors
 --missing-as-empty | count utterances without hypothesis as all deleted
 --interval | 95 %% bootstrap interval of the word error rate
---over {utterances,speakers} =utterances | what the bootstrap of --interval and --compare draws
+--over {utterances,speakers} =utterances | units that the bootstrap of --interval and --compare draws
 --compare RUN <path> | another system: a run directory, or hypotheses
 --per-speaker | word errors of each speaker
 --subsets | word errors of each part of the test set
@@ -67,14 +67,14 @@ $ roundelay score --stm ref.stm --ctm hyp.ctm --glm words.glm
 
 
 def add(command: Command) -> None:
-    """Add their options."""
+    """Add the commands of this file to the command line."""
     add_described(command, _decode, _DECODE)
     add_described(command, _score, _SCORE)
 
 
 def _decode(options: argparse.Namespace) -> None:
     def kept() -> str:
-        from roundelay_speech.recognition.unfinished import kept_of
+        from roundelay_speech.recognition.settings import kept_of
 
         for folder in (options.out,) if options.out else options.exp:
             if done := kept_of(folder / "decode"):
@@ -163,9 +163,8 @@ def weighted(text: str) -> tuple[Path, float]:
 
 
 def _score(options: argparse.Namespace) -> None:
-    from roundelay_speech.scoring.command import Asked, answers
     from roundelay_speech.scoring.normalise import Rules
-    from roundelay_speech.scoring.output import OutputOptions
+    from roundelay_speech.scoring.output import Asked, OutputOptions, answers
 
     asked = Asked(options.exp, options.ref, options.hyp, options.stm, options.ctm, options.compare)
     rules = Rules(

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING
 from roundelay.commands.base import Command, add_described
 from roundelay.core.errors import UserError
 from roundelay.core.parent import leave_signals
+from roundelay.loggers import LOGGERS
 from roundelay.stopping import status, stopping
 from roundelay.terminal import Bar, complain, console
 
@@ -29,7 +30,7 @@ train: train a network with one of the strategies, or resume a training
 recipe | a YAML file, or the name of a packaged recipe
 --set KEY=VALUE ++ ->overrides | the same as KEY=VALUE without --set
 overrides * | section.key=value, for example schedule.max_epochs=5
---exp <path> ! | the run directory; resumes what is in it
+--exp <path> ! | the run directory; a run in it is resumed
 --strategy NAME[:TOPOLOGY][,KEY=VALUE...] | the data-parallel strategy; `roundelay list strategies` names all; auto: the
     one that `roundelay advise` would take on this host (default: the recipe's)
 --learners <count> | @learners
@@ -40,7 +41,7 @@ overrides * | section.key=value, for example schedule.max_epochs=5
 --begin-anew | where no checkpoint is whole any more: begin again, and keep the old log under another name
 --on-death {replace,go-on,shrink,stop} | @on_death
 --record | record every event for `roundelay replay`
---logger {mlflow,wandb} ... | draw curves there too, beside TensorBoard; may be repeated (docs/python.md)
+--logger {loggers} ... | draw curves there too, beside TensorBoard; may be repeated (docs/python.md)
 --listen ADDRESS[:PORT] | several hosts: the address where the others reach this host, or relay where they cannot: the
     first host then passes connections on (docs/hosts.md)
 --host-patience SECONDS <positive> | @host_patience
@@ -58,17 +59,18 @@ $ roundelay train an4 --exp exp/an4/bmuf --strategy bmuf,period=20 --learners 4 
 
 
 def add(command: Command) -> None:
-    """Add its options; those of the recipe are explained in the recipe's own words."""
+    """Add the command `train` to the command line; options of the recipe have the recipe's own words."""
     from roundelay_speech.recipes.known import explained
 
     about = {name: explained(name).replace("%", "%%") for name in OF_RECIPE}
-    add_described(command, _train, _TRAIN, **{name: f"{text} (default: the recipe's)" for name, text in about.items()})
+    about = {name: f"{text} (default: the recipe's)" for name, text in about.items()}
+    add_described(command, _train, _TRAIN, loggers=list(LOGGERS), **about)
 
 
 def _train(options: argparse.Namespace) -> int:
     """Train on one host or, under torchrun's variables, on one of several."""
     _check(options)  # names a slip before torch is loaded
-    from roundelay.runtime.launch.local_leader import LocalLeader, wait_for_leader
+    from roundelay.runtime.launch.local_rendezvous import LocalLeader, wait_for_leader
     from roundelay.runtime.launch.world import read_place
 
     place = read_place(options.listen)
@@ -123,9 +125,9 @@ def _train_here(options: argparse.Namespace, place: "HostPlace | None") -> int:
         say = partial(console.print, markup=False)
         copies = CopyReceiver(options.exp, say) if options.keep_copies else None
         with stopping(interrupt), nullcontext() if copies is None else alone(options.exp):
-            terms = make_terms(recipe, cluster.strategy)
             try:
-                stopped = serve(cluster, place, terms, say, asked, copies)
+                stopped = serve(cluster, place, make_terms(recipe, cluster.strategy), say, asked, copies)
+                _end(options)
             except LearnerDied as error:
                 raise UserError(f"the learners of this host do not start: {error}") from error
             except LedByAnother as led:
@@ -135,7 +137,9 @@ def _train_here(options: argparse.Namespace, place: "HostPlace | None") -> int:
             return _without_first(options, then.place)
         return status(interrupt.why or stopped) if interrupt.asked or stopped else 0
     job = replace(job, loggers=tuple(map(make_logger, options.logger)))
-    results, why = conduct(job, options.exp, Beginning(options.resume, options.begin_anew), Bar())
+    results, why = conduct(
+        job, options.exp, Beginning(options.resume, options.begin_anew), Bar(), partial(_end, options)
+    )
     if results is None:
         complain(f"interrupted; everything so far is in {options.exp}. The same command goes on from there.")
         return status(why)
@@ -152,6 +156,13 @@ def _train_here(options: argparse.Namespace, place: "HostPlace | None") -> int:
         markup=False,
     )
     return 0
+
+
+def _end(options: argparse.Namespace) -> None:
+    """Leave signals alone, now that a run is over: the end of a process with torch takes a second or more, in which one
+    would change its exit status."""
+    if options.alone:
+        leave_signals()
 
 
 def _without_first(options: argparse.Namespace, place: "HostPlace") -> int:
@@ -210,11 +221,11 @@ def _overrides(options: argparse.Namespace) -> list[str]:
 
 
 def replay_run(exp: Path) -> int:
-    """Repeat the run in that directory, for `roundelay replay`; its exit status."""
+    """Repeat the run in that directory, for `roundelay replay`; return its exit status."""
     from roundelay.runtime.replay.whole import replay
     from roundelay_speech.acoustic import TRACE, make_job
     from roundelay_speech.prepared import load_corpus
-    from roundelay_speech.recipes.kept import kept_recipe
+    from roundelay_speech.recipes.recipe import kept_recipe
     from roundelay_speech.trained import MODEL, load_model
 
     recipe = kept_recipe(exp)

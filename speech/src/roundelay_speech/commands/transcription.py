@@ -1,4 +1,4 @@
-"""Transcription: words of recordings, by a packed model, at once, as they come, or for whoever asks over HTTP."""
+"""Transcription: words of recordings, by a packed model, at once, as they come, or for clients over HTTP."""
 
 import argparse
 import sys
@@ -16,7 +16,7 @@ from roundelay.terminal import Bar, complain, console, write
 from roundelay_speech.packed.given import model_folder
 
 if TYPE_CHECKING:
-    from roundelay_speech.decode.wishes import Wishes
+    from roundelay_speech.decode.alternatives import Wishes
     from roundelay_speech.packed.model import Model
     from roundelay_speech.transcription.transcribing import Options
 
@@ -30,15 +30,15 @@ model MODEL <packed> <is-packed> | the folder of a packed model (`roundelay pack
 recordings FILE + | wav, flac, mp3, ogg, and where ffmpeg is installed others, such as m4a; a folder of them; a list
     (.txt, .scp); - for standard input
 --format {txt,json,ctm,srt,vtt,trn,TextGrid} =txt | of the transcripts
---out DIR <path> | a file for each recording there (default: all to standard output); what is there and whole is kept
---ref FILE <path> | what was said, as trn or `NAME words` lines: prints the word error rate
+--out DIR <path> | a file for each recording there (default: all to standard output); whole ones are kept
+--ref FILE <path> | transcripts, as trn or `NAME words` lines: prints the word error rate
 --channel each|mix|N <channel> =each | each channel by itself, their mean, or channel N, from 1 (default: each; equal
     channels are one)
 --speaker {file,folder,all} =file | whose speech is normalised together: that of a file, of all files of a folder, of
     all
 --longest SECONDS <positive> =40 | no piece is longer; recordings of more than ten seconds are cut at pauses
 --pause SECONDS <positive> =0.5 | a silence that parts two pieces
---detector {energy,silero} =energy | what tells speech from silence: energy, or a network, of pip install
+--detector {energy,silero} =energy | detector of speech: energy, or a network, of pip install
     'roundelay[detector]', that knows noise
 --workers N <whole> | processes; 0 for as many as there are cores (default: 1 up to ten minutes of audio, then 0)
 --nbest N <whole> =0 | with --format json: so many alternatives of each segment, and of each word
@@ -69,7 +69,7 @@ $ roundelay serve models/an4 --port 9000 --max-minutes 10
 
 
 def add(command: Command) -> None:
-    """Add its options."""
+    """Add the command of this file to the command line."""
     add_described(command, _transcribe, _TRANSCRIBE, packed=model_folder, channel=_channel)
     add_described(command, _serve, _SERVE, packed=model_folder)
 
@@ -81,8 +81,8 @@ def _channel(text: str) -> str:
 
 
 def _asked(options: argparse.Namespace, model: "Model") -> "Wishes":
-    """Return what is asked of the search; words to favour that the model does not know are named."""
-    from roundelay_speech.decode.wishes import USUAL_BONUS, Wishes, words_of
+    """Return the options of the search; words to favour that the model does not know are named."""
+    from roundelay_speech.decode.alternatives import USUAL_BONUS, Wishes, words_of
 
     if options.nbest and options.format != "json":
         raise UserError("--nbest: alternatives are in --format json alone.")
@@ -139,8 +139,7 @@ def _transcribe(options: argparse.Namespace) -> int:
 
         from roundelay_speech.packed.model import load_model
         from roundelay_speech.transcription.formats import NEEDS_TIMES
-        from roundelay_speech.transcription.kept import TranscriptFolder
-        from roundelay_speech.transcription.many import options_of, transcribe_all
+        from roundelay_speech.transcription.many import TranscriptFolder, options_of, transcribe_all
         from roundelay_speech.transcription.scoring import scored
         from roundelay_speech.transcription.transcribing import total_seconds
 
@@ -189,18 +188,15 @@ def _stream(options: argparse.Namespace) -> None:
     from roundelay_speech.audio.arriving import Pipe, arriving
     from roundelay_speech.audio.sound import open_sound
     from roundelay_speech.data.problems import Unusable
-    from roundelay_speech.packed.growing import in_chunks
     from roundelay_speech.packed.model import load_model
     from roundelay_speech.transcription.formats.timed import update_line
     from roundelay_speech.transcription.live import Latencies, delays, updates
 
     model = load_model(options.model)
-    if options.chunk is not None:
-        model = in_chunks(model, options.chunk)
     _warn(model.caveats)
     channel = {"each": 0, "mix": 0}.get(options.channel, options.channel)
     asked = _asked(options, model)
-    complain(delays(model))
+    complain(delays(model, options.chunk))
     latencies = Latencies()
     cutting = Cutting(options.longest, options.pause, detector=options.detector)
     with (
@@ -209,7 +205,8 @@ def _stream(options: argparse.Namespace) -> None:
         else open_sound(Path(name)) as sound
     ):
         try:
-            for update in updates(model, sound, cutting, int(channel), latencies, asked):
+            live = updates(model, sound, cutting, int(channel), latencies, chunk=options.chunk, asked=asked)
+            for update in live:
                 if options.format == "json":
                     write(update_line(update.segment, update.at, final=update.final))
                 elif update.final and update.segment.words:

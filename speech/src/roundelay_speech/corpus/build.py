@@ -24,15 +24,15 @@ from roundelay_speech.corpus.checks import (
     silent_remarks,
     spelling_remark,
     stress_remark,
+    unknown_genders,
 )
-from roundelay_speech.corpus.cleaned import by_kind, cleaned, write_changes
 from roundelay_speech.corpus.formats.kaldi import KaldiOptions, read_data_dir_with
 from roundelay_speech.corpus.formats.lhotse import find_parts, read_part
 from roundelay_speech.corpus.formats.lhotse_loading import LhotseOptions
 from roundelay_speech.corpus.formats.matrices import GivenFeatures, store_matrices
 from roundelay_speech.corpus.formats.recordings import RecordingOptions, read_recordings, standing_splits
 from roundelay_speech.corpus.options import NO_COPIES, Copies, Preparation, PrepareOptions, is_open
-from roundelay_speech.corpus.words import NO_WORDS, CorpusWords, choose_words
+from roundelay_speech.corpus.words import NO_WORDS, CorpusWords, by_kind, choose_words, cleaned, write_changes
 from roundelay_speech.data.manifest import Utterance
 from roundelay_speech.data.problems import BadPolicy, LeftOut, listing
 from roundelay_speech.features.compute import AudioFolder, compute_features
@@ -139,7 +139,7 @@ def prepare_kaldi(
 
 
 def no_source(source: Path, of: str) -> str:
-    """Return the message where the folder of a corpus is not there, with the name beside it that is nearest."""
+    """Return the message for a missing folder of a corpus, with the nearest name that is there."""
     there = [path.name for path in source.parent.iterdir() if path.is_dir()] if source.parent.is_dir() else []
     return f"{source}: no such folder; `--source` names the one that holds {of}.{did_you_mean(source.name, there)}"
 
@@ -238,6 +238,8 @@ def prepare_utterances(read: ReadUtterances, lexicon: Lexicon, preparation: Prep
         drop_old_shards(store.folder)
     if given is None:
         remarks += silent_remarks(kept, store)
+    if not options.unlabelled and "dev" not in kept:
+        remarks.append("there is no split dev, which training needs: `--split dev=FOLDER`, best of other speakers")
     shared = [] if options.unlabelled else overlaps(kept, store)
     if shared and options.on_overlap == "error":
         raise UserError(f"Splits share what they should not (`--on-overlap warn` takes them so):\n{listing(shared)}")
@@ -257,7 +259,7 @@ def prepare_utterances(read: ReadUtterances, lexicon: Lexicon, preparation: Prep
         left_out={split: some for split, some in gone.items() if some},
         guessed=sum(not line.startswith(";;;") for line in words.guesses.splitlines()),
         held_out_words=words.held_out,
-        remarks=[*remarks, *shared],
+        remarks=[*remarks, *shared, *unknown_genders(kept)],
         unlabelled=options.unlabelled,
         cleaned=options.clean_transcripts,
         changes=dict(by_kind(changes).items()),
@@ -275,9 +277,9 @@ def _sound_splits(
     gone: dict[str, list[LeftOut]],
     remarks: Sequence[str],
 ) -> tuple[int, dict[str, list[Utterance]], list[str], Mapping[Change, int]]:
-    """Return the sampling rate, the utterances that have it, with clean transcripts, the remarks with what is new, and
-    what was changed in transcripts."""
-    # Rates come first: what follows may learn to spell for half a minute.
+    """Return the sampling rate, the utterances that have it, with clean transcripts, the remarks with new ones, and the
+    changes of transcripts."""
+    # Rates come first: the rest may learn to spell for half a minute.
     rate, kept, off, said = one_rate(splits, options.rate, options.on_bad)
     note_left_out(off, gone, splits)
     check_shares(gone, kept, options.max_bad_share)

@@ -30,7 +30,7 @@ def note_left_out(
 
 
 def check_shares(gone: Mapping[str, Sequence[LeftOut]], kept: Mapping[str, Sequence[Utterance]], most: float) -> None:
-    """Raise a UserError if more than the share `most` of a split is left out: the corpus is not what it should be."""
+    """Raise a UserError if more than the share `most` of a split is left out: the corpus is not as it should be."""
     if not 0 <= most <= 1:
         raise UserError(f"--max-bad-share {most:g}: a share is between 0 and 1; 0.1 is a tenth.")
     for split, problems in gone.items():
@@ -45,7 +45,7 @@ def check_shares(gone: Mapping[str, Sequence[LeftOut]], kept: Mapping[str, Seque
 
 _SILENT_DB = 30.0  # a channel this much below another is taken to be empty; across a table it is 10 to 20
 _SHOWN = 8
-_STRESSED_PHONES = 20  # of CMU's 45; with fewer somebody has chosen them
+_STRESSED_PHONES = 20  # of CMU's 45; with fewer they were chosen by hand
 
 
 # sampling rates -------------------------------------------------------------------------------------------------------
@@ -58,7 +58,7 @@ def one_rate(
 
     Returns:
         The rate in Hz, the utterances that have it or are brought to it, those left out (under `skip`, unless a rate is
-        wanted), and remarks on what is resampled.
+        wanted), and remarks on resampled ones.
 
     Raises:
         UserError: there are several rates, under `error`; says how many utterances of which split have which.
@@ -121,7 +121,7 @@ def channel_remarks(utterances: Sequence[Utterance], channels: Mapping[str, int]
 
     Args:
         channels: utterance id -> how many its recording has.
-        root: what relative paths are relative to.
+        root: the folder that relative paths begin at.
         name: of the data directory.
     """
     several = [u for u in utterances if channels.get(u.id, 1) > 1]
@@ -150,7 +150,7 @@ def channel_remarks(utterances: Sequence[Utterance], channels: Mapping[str, int]
     return remarks
 
 
-# what training and test sets share ------------------------------------------------------------------------------------
+# overlap of training and test sets ------------------------------------------------------------------------------------
 
 
 def overlaps(splits: Mapping[str, Sequence[Utterance]], store: FeatureStore) -> list[str]:
@@ -180,6 +180,20 @@ def shared_speakers(splits: Mapping[str, Sequence[Utterance]]) -> list[str]:
     return remarks
 
 
+def unknown_genders(splits: Mapping[str, Sequence[Utterance]]) -> list[str]:
+    """Return a remark on speakers of whom it is not said whether they are women or men, where it is said of others, or
+    something else is said of them."""
+    genders = {u.speaker: u.gender for some in splits.values() for u in some if not u.copied}
+    unknown = [speaker for speaker, gender in genders.items() if (gender or "")[:1].lower() not in ("f", "m")]
+    if not unknown or not any(genders.values()):
+        return []
+    shown = ", ".join(unknown[:_SHOWN]) + (", ..." if len(unknown) > _SHOWN else "")
+    return [
+        f"whether {len(unknown)} of {counted(len(genders), 'speaker')} are women or men is not known ({shown}): "
+        "`spk2gender` says it by a line `SPEAKER f` or `SPEAKER m`"
+    ]
+
+
 def shared_audio(split: str, twice: Sequence[tuple[str, str]]) -> list[str]:
     """Return a remark on utterances of a split that are in the training split too: pairs of ids, here and there."""
     if not twice:
@@ -188,7 +202,7 @@ def shared_audio(split: str, twice: Sequence[tuple[str, str]]) -> list[str]:
     return [
         f"{counted(len(twice), 'utterance')} of {split} {'is' if len(twice) == 1 else 'are'} also in train, "
         f"the same audio under {'another id' if len(twice) == 1 else 'other ids'} ({pairs}"
-        f"{', ...' if len(twice) > _SHOWN else ''}): it is tested on what it was trained on"
+        f"{', ...' if len(twice) > _SHOWN else ''}): it is tested on its training speech"
     ]
 
 
@@ -265,7 +279,8 @@ def spelling_remark(missing: Sequence[MissingWord], lexicon: Lexicon) -> list[st
         shown = ", ".join(f"{m.word} ({other})" for m, other in pairs[:_SHOWN])
         told.append(
             f"{counted(len(pairs), 'word')} of the transcripts {'differs' if len(pairs) == 1 else 'differ'} from words "
-            f"of the dictionary by case or punctuation alone: {shown}{', ...' if len(pairs) > _SHOWN else ''}"
+            f"of the dictionary by case, punctuation or characters that look alike alone: "
+            f"{shown}{', ...' if len(pairs) > _SHOWN else ''}"
         )
     if marked:
         told.append(f"{counted(marked, 'further word' if pairs else 'word')} of the transcripts with punctuation")

@@ -1,33 +1,38 @@
-"""Files from the network, whole and as published.
+"""Files from the network, whole and as published; archives of free corpora, unpacked in SOURCE and nowhere else.
 
-A download goes into FOLDER/NAME.part, beside NAME.part.json, which says what the server called this version of the file
-(ETag or Last-Modified). What broke off is gone on with from its last byte (Range, with If-Range where the server named
-the version); a server that ignores the range, or has another version by now, is read from the start. Only a file of the
-announced length and the known checksum is renamed to NAME. FOLDER/downloads.json keeps the checksum of every file.
+A download goes into FOLDER/NAME.part, beside NAME.part.json, with the server's name for this version of the file
+(ETag or Last-Modified). A download that broke off goes on from its last byte (Range, with If-Range where the server
+named the version); a server that ignores the range, or has another version by now, is read from the start. Only a file
+of the announced length and the known checksum is renamed to NAME. FOLDER/downloads.json keeps the checksum of every
+file.
 
 The record of downloads in a folder, downloads.json: checksums of files, and which archives are unpacked.
 
 A file has the published checksum or that of its first download, so that a file that changes later is noticed.
+
+The addresses of a corpus stand in the file of its reader. Checksums are published ones where there are any. Where there
+is none, the first download's is kept and held to, which is trust on first use, and said so.
 """
 
 import fcntl
 import hashlib
 import os
 import re
+import shutil
 import ssl
+import tarfile
 import urllib.error
 import urllib.request
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from http.client import HTTPException, HTTPResponse
-from pathlib import Path
+from pathlib import Path, PurePosixPath
 from typing import Any, BinaryIO
 
 from roundelay.core.errors import UserError
-from roundelay.core.files import read_json, unwritable, write_json
-from roundelay.core.parsing import parse_json
-from roundelay.core.progress import Progress
+from roundelay.core.files import parse_json, read_json, unwritable, write_json
+from roundelay.core.progress import Progress, mention
 
 RECORD = "downloads.json"
 BLOCK = 1 << 20
@@ -121,8 +126,8 @@ def fetch(
         stall_seconds: without a byte before a connection counts as broken.
 
     Raises:
-        UserError: names the address, what went wrong, and what to do; what was loaded stays for the next call where it
-            is of use.
+        UserError: names the address, the fault, and what to do; the bytes loaded stay for the next call where they are
+            of use.
     """
     path = folder / remote.name
     record = DownloadRecord(folder / RECORD)
@@ -155,11 +160,9 @@ def fetch(
 
 
 def _say_trusted(remote: Remote, found: str, progress: Progress) -> None:
-    """Say that the first download is taken on trust, as no checksum is published, and by what to check it."""
+    """Say that the first download is taken on trust, as no checksum is published, and how to check it."""
     plain = ", and it came unencrypted (http)" if remote.url.startswith("http:") else ""
-    progress.start(f"{remote.name}: no checksum is published{plain}; kept, and held to from now on")
-    progress.advance(0, found)
-    progress.finish()
+    mention(progress, f"{remote.name}: no checksum is published{plain}; kept, and held to from now on", found)
 
 
 class _Again(Exception):
@@ -168,7 +171,7 @@ class _Again(Exception):
 
 @dataclass
 class _Part:
-    """The unfinished file and what is known of it."""
+    """The unfinished file and the facts known of it."""
 
     final: Path
     file: BinaryIO
@@ -341,3 +344,95 @@ def _check_present(path: Path, remote: Remote, record: DownloadRecord, progress:
             "same command again to load it anew."
         )
     record.keep(path, path, found)
+
+
+OPENSLR = "https://www.openslr.org/resources"
+
+
+@dataclass(frozen=True)
+class Wanted:
+    """The files of a corpus on the network."""
+
+    archives: tuple[Remote, ...]
+    lexicon: Remote | None = None
+
+
+def download(corpus: Wanted, source: Path, progress: Progress, *, with_lexicon: bool = True) -> Path | None:
+    """Bring and unpack everything into `source`; return where the pronunciation dictionary is, if one is brought."""
+    for remote in corpus.archives:
+        extract(fetch(remote, source, progress), source, progress)
+    return fetch(corpus.lexicon, source, progress) if corpus.lexicon and with_lexicon else None
+
+
+def parts_of(resource: int, known: Mapping[str, str], parts: Sequence[str]) -> tuple[Remote, ...]:
+    """Return the archives of these parts of a resource of OpenSLR; `known` has the checksum of each part.
+
+    Raises:
+        UserError: there is no such part.
+    """
+    if odd := [part for part in parts if part not in known]:
+        raise UserError(f"--download: there is no part {', '.join(odd)}; choose from {', '.join(known)}.")
+    return tuple(Remote(f"{OPENSLR}/{resource}/{part}.tar.gz", known[part]) for part in dict.fromkeys(parts))
+
+
+def extract(archive: Path, folder: Path, progress: Progress) -> None:
+    """Unpack a tar archive into `folder`, once; only files and folders, and none outside `folder`.
+
+    It is unpacked beside its place and moved there when all of it is there.
+
+    Raises:
+        UserError: the archive is damaged; a member is a link or a device, or would lie outside `folder`.
+    """
+    record = DownloadRecord(archive.with_name(RECORD))
+    if record.extracted(archive, folder):
+        return
+    staging = folder / f".{archive.name}.unpacking"
+    progress.start(f"unpacking {archive.name}")
+    try:
+        shutil.rmtree(staging, ignore_errors=True)
+        staging.mkdir(parents=True)
+        with tarfile.open(archive) as tar:
+            for member in tar:
+                _refuse(archive, member)
+                tar.extract(member, staging, filter="data")
+                progress.advance()
+            # The checksum of a packed archive is behind its last member.
+            while tar.fileobj is not None and tar.fileobj.read(BLOCK):
+                pass
+        _merge(staging, folder)
+        record.keep_extracted(archive, folder)
+    except (tarfile.TarError, EOFError, ValueError) as error:
+        raise UserError(
+            f"{archive}: not a sound archive ({error}). Delete it and run the same command again."
+        ) from error
+    except OSError as error:
+        if type(error).__name__ == "BadGzipFile":
+            raise UserError(f"{archive}: a damaged gzip file. Delete it and run the same command again.") from error
+        raise unwritable(folder, error) from error
+    finally:
+        shutil.rmtree(staging, ignore_errors=True)
+        progress.finish()
+
+
+def _refuse(archive: Path, member: tarfile.TarInfo) -> None:
+    name = PurePosixPath(member.name)
+    reason = None
+    if name.is_absolute() or ".." in name.parts:
+        reason = "would lie outside the folder"
+    elif not (member.isfile() or member.isdir()):
+        reason = "is a link or a device"
+    if reason is not None:
+        raise UserError(
+            f"{archive}: its member {member.name!r} {reason}; a corpus needs none such, so this is not the archive it "
+            "should be. Nothing of it was kept."
+        )
+
+
+def _merge(source: Path, target: Path) -> None:
+    """Move everything in `source` to `target`, over files that are there."""
+    for path in sorted(source.iterdir()):
+        there = target / path.name
+        if path.is_dir() and there.is_dir() and not there.is_symlink():
+            _merge(path, there)
+        else:
+            os.replace(path, there)

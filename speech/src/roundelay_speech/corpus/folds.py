@@ -23,8 +23,8 @@ _FEWEST = 2
 
 
 def speaker_parts(corpus: Corpus, count: int) -> list[tuple[str, ...]]:
-    """Share out the speakers, so that parts have as many women as possible the same, as many men, and like seconds of
-    speech: the longest speakers first, each to the part with the fewest of their kind and then the fewest seconds.
+    """Share out the speakers, so that parts have about the same number of women, of men, and of seconds of speech: the
+    longest speakers first, each to the part with the fewest of their kind and then the fewest seconds.
 
     Raises:
         UserError: fewer speakers than parts, or parts than can be left out in turn.

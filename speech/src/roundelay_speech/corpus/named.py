@@ -1,20 +1,20 @@
-"""Prepares a corpus by its name: what was asked for is held against what its reader takes."""
+"""Prepares a corpus by its name: the user's options are compared with those its reader takes."""
 
 import dataclasses
 from pathlib import Path
 
 from roundelay.core.errors import UserError
 from roundelay.core.progress import Progress
-from roundelay_speech.corpus.dictionary import read_vocabulary
-from roundelay_speech.corpus.free import download
+from roundelay_speech.corpus.download import download
 from roundelay_speech.corpus.options import PrepareOptions
 from roundelay_speech.corpus.readers import READERS
 from roundelay_speech.corpus.readers.base import Reader, Request, Takes
+from roundelay_speech.corpus.words import read_vocabulary
 from roundelay_speech.prepared import Corpus
 
 
 def prepare_named(name: str, request: Request, progress: Progress) -> Corpus:
-    """Load what is asked for, and prepare the corpus `name`.
+    """Load the files asked for, and prepare the corpus `name`.
 
     Raises:
         UserError: an option this corpus has no use for or lacks; everything that loading and preparing find.
@@ -80,7 +80,7 @@ def _check_unlabelled(request: Request) -> None:
 
 def _with_vocabulary(reader: Reader, request: Request) -> PrepareOptions:
     """Return options with the usual words, unless some are given: the large corpora use all of their dictionary, the
-    small ones what is spoken in them."""
+    small ones the words spoken in them."""
     if request.vocabulary is not None:
         words = read_vocabulary(request.vocabulary, request.vocabulary_size)
         return dataclasses.replace(request.options, vocabulary=words)

@@ -33,7 +33,7 @@ class Copies:
         """Return the utterances, then all copies of them.
 
         Raises:
-            UserError: a speed, warp or kind that there is not; nobody to be warped.
+            UserError: a speed, warp or kind that there is not; no speaker to be warped.
         """
         return with_distortions(warped(perturbed(utterances, self.speeds), self.warps), self.distortions)
 
@@ -46,7 +46,7 @@ class PrepareOptions:
     """Policies for bad input, and options of features, words and audio."""
 
     on_bad: BadPolicy = "error"  # empty transcripts, audio or features that cannot be used
-    max_bad_share: float = 0.1  # of a split's utterances that may be left out, for whatever reason
+    max_bad_share: float = 0.1  # of a split's utterances that may be left out, for any reason
     on_missing_words: MissingWordPolicy = "error"
     map_to: str | None = None  # under "map": the word of the lexicon that stands for missing ones
     features: FeatureConfig = dataclasses.field(default_factory=FeatureConfig)
@@ -86,4 +86,5 @@ OPEN = PrepareOptions(vocabulary="open")
 
 
 def is_open(vocabulary: Vocabulary) -> bool:
+    """Return True if only words of training transcripts need pronunciations."""
     return vocabulary == "open" or isinstance(vocabulary, frozenset)

@@ -1,1 +1,1 @@
-"""Manifests, and what all of speech needs: arrays in files, problems by utterance, worker processes."""
+"""Manifests, and tools for all of speech: arrays in files, problems by utterance, worker processes."""

@@ -1,5 +1,6 @@
-"""Files of arrays in numpy's formats that may be damaged: read with one kind of error."""
+"""Types of arrays; and files of arrays in numpy's formats that may be damaged: read with one kind of error."""
 
+import io
 import struct
 import tokenize
 import zipfile
@@ -8,6 +9,15 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+import numpy.typing as npt
+
+Float32 = npt.NDArray[np.float32]
+Samples = npt.NDArray[np.float32]
+Float64 = npt.NDArray[np.float64]
+Int32 = npt.NDArray[np.int32]
+Integers = npt.NDArray[np.int64]
+Ints = npt.NDArray[np.integer]
+Bools = npt.NDArray[np.bool_]
 
 BROKEN = (
     OSError,
@@ -29,6 +39,19 @@ BROKEN = (
 """Exceptions that numpy raises for files of arrays that are damaged, depending on where: an empty one ends in an
 EOFError, a header of brackets in a SyntaxError, a shape of billions in a MemoryError, a packed array in
 an error of zlib."""
+
+
+HEADER_BYTES = 128
+"""Length of `npy_header`."""
+
+
+def npy_header(rows: int, columns: int) -> bytes:
+    """Return the head of a .npy file of float32, always as long: it is written once the number of rows is known."""
+    buffer = io.BytesIO()
+    np.lib.format.write_array_header_1_0(buffer, {"descr": "<f4", "fortran_order": False, "shape": (rows, columns)})
+    header = buffer.getvalue()
+    assert len(header) == HEADER_BYTES
+    return header
 
 
 def map_array(path: Path) -> Any:

@@ -1,16 +1,16 @@
 """Files mapped one behind the other as one array, some of which may be missing.
 
 The address range of the whole array is reserved first, which takes no memory; then each file that is there is mapped at
-its place in it. So whoever reads the array knows of no files, and reads as fast as from one. Rows of files that are
+its place in it. So a reader of the array knows of no files, and reads as fast as from one. Rows of files that are
 missing are zeros.
 
 The places of files are multiples of `UNIT`, since only whole pages can be mapped. Where two files meet inside a unit
 both hold all of it.
 
-Rows of a mapped array asked for before they are read, so that nobody waits for the disk.
+Rows of a mapped array asked for before they are read, so that no reader waits for the disk.
 
-The kernel reads on its own while a gradient is computed; no thread is needed, and what one process has asked for all
-processes of the host find in the page cache.
+The kernel reads on its own while a gradient is computed; no thread is needed, and rows that one process has asked for
+are in the page cache of all processes of the host.
 """
 
 import ctypes
@@ -74,7 +74,7 @@ class FilePiece:
 
 @final
 class JoinedFiles:
-    """The bytes of all files, mapped read-only; unmapped when nobody looks at them any more.
+    """The bytes of all files, mapped read-only; unmapped when no array uses them any more.
 
     Args:
         size: bytes of the whole, rounded up to a multiple of UNIT.
@@ -88,7 +88,7 @@ class JoinedFiles:
         self._size = max(-(-size // UNIT) * UNIT, UNIT)
         private = mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS | MAP_NORESERVE
         self._at = _mapped(None, self._size, private, -1)
-        # Not at the end of the process: arrays may be read by whatever ends later.
+        # Not at the end of the process: code that ends later may read arrays.
         weakref.finalize(self, _library().munmap, self._at, self._size).atexit = False
         for piece in pieces:
             self._place(piece)
@@ -115,7 +115,7 @@ class JoinedFiles:
         return self._size
 
     def madvise(self, advice: int, start: int, length: int) -> None:
-        """Advise as `mmap.mmap` does; but what is missing cannot be read ahead, which is no error."""
+        """Advise as `mmap.mmap` does; but missing files cannot be read ahead, which is no error."""
         _library().madvise(self._at + start, length, advice)
 
 

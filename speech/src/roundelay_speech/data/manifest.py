@@ -143,7 +143,7 @@ def read_manifest(path: Path, *, words: bool = True) -> list[Utterance]:
 
 
 def _parse(line: str) -> tuple[Utterance | None, list[str]]:
-    """Return the utterance on a line, or what is wrong with the line's form."""
+    """Return the utterance on a line, or the fault of the line's form."""
     try:
         record = json.loads(line)
     except json.JSONDecodeError as error:
@@ -164,7 +164,7 @@ def _mistyped(record: Mapping[str, Any], name: str) -> str | None:
     if name not in record:
         return None if name in _OPTIONAL else f"no field `{name}`"
     value = record[name]
-    # bool is an int to Python; nobody means it.
+    # bool is an int to Python, but never meant.
     if isinstance(value, _TYPES[name]) and not isinstance(value, bool):
         if isinstance(value, int) and abs(value) >= _MOST:
             return f"`{name}` is a number of {value.bit_length()} bits"

@@ -1,6 +1,6 @@
 """Worker processes for speech: as many as cores, one thread each, results in order, no trace left of them.
 
-Each worker gets what it needs for good when it starts (`initializer`), and then batches of utterances.
+Each worker may make an object that lasts when it starts, and then gets batches of utterances.
 """
 
 import multiprocessing
@@ -11,13 +11,14 @@ from collections.abc import Callable, Iterable, Iterator
 from concurrent.futures import Future, ProcessPoolExecutor
 from concurrent.futures.process import BrokenProcessPool
 from contextlib import contextmanager
-from typing import Any, TypeVar
+from typing import Any, ParamSpec, TypeVar
 
 from roundelay.core.errors import UserError
 from roundelay.core.parent import die_with_parent
 from roundelay.core.script import SpawnWithoutScript, of_the_script
 
 B = TypeVar("B")
+P = ParamSpec("P")
 R = TypeVar("R")
 
 # Read by OpenBLAS, MKL and OpenMP when a process loads them.
@@ -30,42 +31,80 @@ class Workers:
     def __init__(self, pool: ProcessPoolExecutor, width: int) -> None:
         self._pool, self._width = pool, width
 
-    def in_order(self, function: Callable[[B], R], batches: Iterable[B]) -> Iterator[R]:
-        """Yield function(batch) for every batch, in order; batches are taken only as fast as they are worked on.
+    def in_order(self, function: Callable[..., R], batches: Iterable[B]) -> Iterator[R]:
+        """Yield function(batch) for every batch, or function(kept, batch) where a worker keeps an object, in order;
+        batches are taken only as fast as they are worked on.
 
         Raises:
             UserError: a worker was killed.
         """
         pending: deque[Future[R]] = deque()
-        try:
+        with _killed_is_said():
             for batch in batches:
-                pending.append(self._pool.submit(function, batch))
+                pending.append(self._pool.submit(_work, function, batch))
                 if len(pending) > 2 * self._width:  # bounded: the batches of a whole corpus do not fit in memory
                     yield pending.popleft().result()
             while pending:
                 yield pending.popleft().result()
-        except BrokenProcessPool as error:
-            raise UserError("A worker process was killed, probably for want of memory. Use fewer workers.") from error
+
+    def alone(self, function: Callable[P, R], *arguments: P.args, **named: P.kwargs) -> R:
+        """Return function(...) as one of the workers finds it, with one thread, and without what it keeps. Raises as
+        `in_order`."""
+        with _killed_is_said():
+            return self._pool.submit(function, *arguments, **named).result()
 
 
 @contextmanager
-def start_workers(workers: int, initializer: Callable[..., None], *initargs: Any) -> Iterator[Workers]:
-    """Start processes, each of which calls `initializer(*initargs)` first; they end with the block.
+def _killed_is_said() -> Iterator[None]:
+    try:
+        yield
+    except BrokenProcessPool as error:
+        raise UserError("A worker process was killed, probably for want of memory. Use fewer workers.") from error
+
+
+class Here:
+    """Work in this process, in the place of workers; with the object that it keeps, if there is one."""
+
+    def __init__(self, *kept: Any) -> None:
+        self._kept = kept
+
+    def in_order(self, function: Callable[..., R], batches: Iterable[B]) -> Iterator[R]:
+        """Yield the same as `Workers.in_order`."""
+        return (function(*self._kept, batch) for batch in batches)
+
+
+def batched(items: Iterable[B], most: float, size: Callable[[B], float] = lambda _: 1) -> Iterator[list[B]]:
+    """Yield items together, each time as many as come to a `size` of `most`, or just beyond, and the rest."""
+    batch: list[B] = []
+    total = 0.0
+    for item in items:
+        batch.append(item)
+        total += size(item)
+        if total >= most:
+            yield batch
+            batch, total = [], 0.0
+    if batch:
+        yield batch
+
+
+@contextmanager
+def start_workers(workers: int, make: Callable[..., object] | None = None, *arguments: Any) -> Iterator[Workers]:
+    """Start processes, each of which keeps `make(*arguments)` if that is given; they end with the block.
 
     Raises:
         UserError: they do not start.
     """
     # Not fork: the caller may run threads (torch does), and a fork of a threaded process can hang.
-    context = multiprocessing.get_context("spawn") if of_the_script(initializer) else SpawnWithoutScript()
-    pool = ProcessPoolExecutor(workers, context, initializer=_begin, initargs=(initializer, initargs))
+    context = multiprocessing.get_context("spawn") if make is None or of_the_script(make) else SpawnWithoutScript()
+    pool = ProcessPoolExecutor(workers, context, initializer=_begin, initargs=(make, arguments))
     with one_thread_each():  # for as long as the pool may start processes, which is until its end
         try:
             try:
                 pool.submit(os.getpid).result()
             except BrokenProcessPool as error:
-                raise UserError("Worker processes do not start; what they printed above says why.") from error
+                raise UserError("Worker processes do not start; their output above says why.") from error
             yield Workers(pool, workers)
-        except KeyboardInterrupt:  # what they are at is not waited for
+        except KeyboardInterrupt:  # their present work is not waited for
             for process in list((pool._processes or {}).values()):
                 process.kill()
             raise
@@ -75,13 +114,21 @@ def start_workers(workers: int, initializer: Callable[..., None], *initargs: Any
             pool.shutdown(cancel_futures=True)
 
 
-def _begin(initializer: Callable[..., None], initargs: tuple[Any, ...]) -> None:
+_KEPT: list[Any] = []  # the object of a worker process, if it has one
+
+
+def _work(function: Callable[..., R], batch: object) -> R:
+    return function(*_KEPT, batch)
+
+
+def _begin(make: Callable[..., object] | None, arguments: tuple[Any, ...]) -> None:
     # An interrupt from the keyboard goes to every process; the parent alone answers it and ends the others.
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     if (parent := multiprocessing.parent_process()) is not None and parent.pid is not None:
         # A parent killed outright cannot end its workers, which would wait for ever.
         die_with_parent(parent.pid)
-    initializer(*initargs)
+    if make is not None:
+        _KEPT.append(make(*arguments))
 
 
 @contextmanager

@@ -1,10 +1,12 @@
-"""Other words that a search holds possible: strings for a whole piece, and words in the place of each of its words.
+"""Other words that a search holds possible: strings for a whole piece, words in the place of each of its words, and
+the wishes of those who ask.
 
 Strings come from the lattice, each with the cost of its best path and its posterior among all that were listed, P_k =
 exp(-c_k) / sum_j exp(-c_j) of costs c. A word stands in the place of another if an alignment of fewest errors pairs
 them; its posterior is the sum of P_k over the strings that have it there.
 """
 
+import re
 from collections import defaultdict
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
@@ -12,6 +14,7 @@ from typing import final
 
 import numpy as np
 
+from roundelay.core.errors import UserError
 from roundelay_speech.decode.lattice import WordString
 from roundelay_speech.decode.search import Hypothesis
 from roundelay_speech.scoring.score import align_words
@@ -77,7 +80,8 @@ def ranked(best: Sequence[WordString], found: Hypothesis) -> tuple[StringAlterna
 
 
 def keeping(strings: Sequence[StringAlternative], kept: Sequence[bool]) -> tuple[StringAlternative, ...]:
-    """Return strings without words of the first that were not said, and without what others have in their place.
+    """Return the strings without those words of the first that are not `kept`, nor the words others have in their
+    place.
 
     A word that the first string lacks falls with the word before it, or at the beginning with the first. Strings that
     become the same are one, at the least of their costs and the sum of their posteriors.
@@ -102,7 +106,7 @@ def in_place(
     """Return other words in the place of each word of the first string.
 
     Args:
-        confidences: of these words. What they leave, the others share in proportion to their posteriors, so that all
+        confidences: of these words. The others share the rest in proportion to their posteriors, so that all
             together are 1 at most; None where a word has none, and the others have their posteriors.
         most: words for each place.
     """
@@ -126,3 +130,32 @@ def _in_the_places(ours: Sequence[str], theirs: Sequence[str]) -> Iterator[str]:
     for mine, other in align_words(ours, theirs):
         if mine is not None:
             yield other or ""
+
+
+MOST_STRINGS = 100
+"""Word strings that may be asked for: those that confidences are summed over."""
+USUAL_BONUS, MOST_BONUS = 2.0, 20.0
+
+
+@final
+@dataclass(frozen=True)
+class Wishes:
+    """Alternatives and words to favour."""
+
+    strings: int = 0  # how many word strings, and at most how many words in the place of each word; 0 for none
+    favoured: tuple[str, ...] = ()  # words that cost less, as the model spells them (`Model.in_vocabulary`)
+    bonus: float = USUAL_BONUS  # by how much, in nats
+
+    def __post_init__(self) -> None:
+        if not 0 <= self.strings <= MOST_STRINGS:
+            raise UserError(f"{self.strings} alternatives: 0 to {MOST_STRINGS} can be asked for.")
+        if not 0.0 <= self.bonus <= MOST_BONUS:
+            raise UserError(f"A bonus of {self.bonus:g} nats: 0 to {MOST_BONUS:g} can be given; 1 to 3 is usual.")
+
+
+WORDS_ALONE = Wishes()
+
+
+def words_of(text: str) -> list[str]:
+    """Return words that are parted by blanks or commas, each once."""
+    return [*dict.fromkeys(word for word in re.split(r"[\s,]+", text) if word)]

@@ -17,8 +17,8 @@ from itertools import pairwise
 import numpy as np
 import numpy.typing as npt
 
+from roundelay_speech.data.arrays import Float32
 from roundelay_speech.decode.lattice import WordString
-from roundelay_speech.decode.search import Float32
 from roundelay_speech.hmm.align import align, utterance_graph
 from roundelay_speech.hmm.topology import SILENCE, Tying
 from roundelay_speech.lexicon.lexicon import Lexicon
@@ -31,7 +31,7 @@ _Segment = tuple[int, int, int]  # phone id, first frame, frame after the last
 
 @dataclass(frozen=True, eq=False)
 class Pronouncing:
-    """Everything needed to find the times of words."""
+    """Lexicon, tied states and silence of a graph, by which words get their times."""
 
     lexicon: Lexicon
     tying: Tying

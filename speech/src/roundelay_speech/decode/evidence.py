@@ -4,7 +4,7 @@ Two measures of the frames that a word was found in:
 
     support    mean of log p(s_t | x_t): how sure the network is of the states of the word's path
     likeness   mean of log p(y_t | speech) - log p(y_t | noise), two mixtures of Gaussians, of training speech and of
-               made noise; y_t are cepstra without loudness, of what a telephone lets through, and their slopes
+               made noise; y_t are cepstra without loudness, of the bands of a telephone, and their slopes
 
 Both of the word alone, and of the words around it that follow each other within half a second: noise is doubtful
 from beginning to end, a word among others may be. Their weighted sum
@@ -23,8 +23,8 @@ The confidence c of a word that stays becomes
     n    its phones
     Q    support of all phones of the piece: where the others are doubtful this one is
 
-fitted likewise to words of held-out speech that were right or wrong. No a is below 0, and none of what they weigh
-counts as lower than of any of the right words: how wrong a word is beyond that, in strange sound, was never seen.
+fitted likewise to words of held-out speech that were right or wrong. No a is below 0, and no measure counts as lower
+than its lowest among the right words: how wrong a word is beyond that, in strange sound, was never seen.
 
 Legend: T frames, S columns, B bands, M measures.
 """
@@ -38,15 +38,11 @@ import numpy as np
 import numpy.typing as npt
 
 from roundelay.core.errors import UserError
+from roundelay_speech.data.arrays import Bools, Float32, Float64
 from roundelay_speech.hmm.alignment import Alignment
-from roundelay_speech.hmm.cepstra import cepstral_matrix, deltas
-from roundelay_speech.hmm.gmm import Mixtures, reestimate, single_gaussians, split
+from roundelay_speech.hmm.gmm import Mixtures, cepstral_matrix, deltas, reestimate, single_gaussians, split
 from roundelay_speech.hmm.topology import SILENCE
 from roundelay_speech.scoring.formats.ctm import TimedWord
-
-Float32 = npt.NDArray[np.float32]
-Float64 = npt.NDArray[np.float64]
-Bools = npt.NDArray[np.bool_]
 
 MEASURES = ("support", "likeness", "support around", "likeness around")
 OF_CONFIDENCE = ("support of phones", "phones", "support of all phones")
@@ -95,7 +91,7 @@ class Evidence:
     least_likeness: float  # nor was one that is less like speech than this
     confidence: tuple[float, ...] = (1.0, 0.0, 0.0)
     """a_1 to a_5 and d of the map that makes confidences true; a_1, a_2 and d where an earlier version packed it."""
-    noise: Likeness | None = None  # what `likeness` is measured against; None where an earlier version packed it
+    noise: Likeness | None = None  # the other side of `likeness`; None where an earlier version packed it
     floors: tuple[float, ...] = ()
     """The least that a_1 to a_5 weigh; empty where an earlier version packed it."""
 

@@ -20,8 +20,9 @@ import numpy as np
 
 from roundelay.core.files import atomic_write
 from roundelay_speech.bindings import kaldi_decoder, kaldifst
+from roundelay_speech.data.arrays import Float32
 from roundelay_speech.decode.graphs.graph import Graph
-from roundelay_speech.decode.search import BEAM, Float32, check_scores
+from roundelay_speech.decode.search import BEAM, check_scores
 from roundelay_speech.search.beam import crowded
 from roundelay_speech.search.fst import Fst, to_arrays
 
@@ -34,7 +35,7 @@ _FEWEST = 1000  # states that any lattice may have
 _ARCS = 30_000  # that a search may follow in a frame, on average: somewhat more than 7000 paths do
 _SHORTEST = 200  # frames that an utterance counts for beside its own
 _STATES = 250  # of a lattice of states and frames, for each frame; speech has about 10
-_PAIRS = 5000  # of a state and an arc with a word, in a frame: what taking out the frames takes grows with them
+_PAIRS = 5000  # of a state and an arc with a word, in a frame: memory and time of taking out the frames grow with them
 _STEPS = 50_000_000  # states of the one times states of the other: a second or two
 
 
@@ -48,7 +49,7 @@ class WordString:
 
 @dataclass(frozen=True, eq=False)
 class WordLattice:
-    """Word strings and what they cost."""
+    """Word strings and their costs."""
 
     fst: Fst  # deterministic acceptor of word ids; start state 0
     words: tuple[str, ...]  # symbols by word id

@@ -1,6 +1,16 @@
-"""Decoding many utterances: a graph that is loaded once per process, batches of utterances, results in order."""
+"""Decoding many utterances: a graph that is loaded once per process, batches of utterances, results in order; and units
+without lexicon and language model, those of the best columns or the most probable row of units.
+
+The best column of every frame gives one way to write one row of units. A row has many ways to be written, with
+repetitions and blanks in other places; prefix beam search (Graves 2012; Hannun et al. 2014) adds them up. For every
+beginning of a row that is kept it knows the probability of all ways to write it that end in a blank, and of those that
+end in its last unit: only behind a blank can the same unit come again.
+
+Legend: T frames, U units.
+"""
 
 import math
+import os
 import resource
 from collections import deque
 from collections.abc import Iterable, Iterator, Mapping, Set
@@ -15,9 +25,12 @@ from roundelay.core.cores import cores
 from roundelay.core.errors import UserError
 from roundelay.core.progress import Progress, Silent
 from roundelay_speech.bindings import kaldifst
-from roundelay_speech.data.processes import Workers, start_workers
+from roundelay_speech.data.arrays import Float32
+from roundelay_speech.data.processes import Here, Workers, batched, start_workers
+from roundelay_speech.decode.alternatives import MOST_STRINGS
 from roundelay_speech.decode.confidence import Pronouncing, timed_words
 from roundelay_speech.decode.graphs.base import Columns
+from roundelay_speech.decode.graphs.ctc import CtcGraph, UnitsAndBlank
 from roundelay_speech.decode.graphs.graph import Graph, load_graph
 from roundelay_speech.decode.lattice import (
     LATTICE_BEAM,
@@ -30,8 +43,7 @@ from roundelay_speech.decode.lattice import (
     word_lattice,
 )
 from roundelay_speech.decode.rescore import Rescorer
-from roundelay_speech.decode.search import BEAM, MAX_ACTIVE, Float32, Hypothesis, decode
-from roundelay_speech.decode.wishes import MOST_STRINGS
+from roundelay_speech.decode.search import BEAM, MAX_ACTIVE, Hypothesis, decode
 from roundelay_speech.scoring.formats.ctm import TimedWord
 from roundelay_speech.search.beam import FEWEST_ACTIVE
 from roundelay_speech.search.fst import Arcs, from_arrays, to_arrays
@@ -41,7 +53,7 @@ _BATCH_FRAMES = 4000  # sent to a worker at once: long enough to hide the transf
 
 @dataclass(frozen=True)
 class Detail:
-    """More than the best words of an utterance; what was not asked for is empty."""
+    """More than the best words of an utterance; a part not asked for is empty."""
 
     nbest: tuple[WordString, ...] = ()
     lattice: str = ""
@@ -90,7 +102,7 @@ class _Loaded:
 
     graph: Graph  # with the cost of words that was asked for last
     pronouncing: Pronouncing | None
-    # a graph in which words are favoured, and what it was made of: the last of them.
+    # a graph in which words are favoured, and its ingredients: the last of them.
     favouring: tuple[tuple[Graph, tuple[str, ...], float], Graph] | None = None
 
     def searched(self, options: Search) -> Graph:
@@ -115,13 +127,11 @@ class Decoders:
 
     def __init__(
         self,
-        loaded: _Loaded | None,
-        workers: Workers | None,
+        workers: Workers | Here,
         pronouncing: Pronouncing | None = None,
         rescorer: Rescorer | None = None,
     ) -> None:
-        self._loaded, self._workers = loaded, workers
-        self._pronouncing, self._rescorer = pronouncing, rescorer
+        self._workers, self._pronouncing, self._rescorer = workers, pronouncing, rescorer
 
     def __call__(
         self,
@@ -138,7 +148,7 @@ class Decoders:
     def search(
         self, loglikes: Iterable[tuple[str, Float32]], options: Search, progress: Progress | None = None
     ) -> Batch:
-        """Return all that is asked for, of each utterance.
+        """Return hypotheses of each utterance, and the details that `options` ask for.
 
         Raises:
             UserError: scale or beam are not positive, too few paths; names the utterance whose log-likelihoods cannot
@@ -151,7 +161,7 @@ class Decoders:
         if options.max_active <= FEWEST_ACTIVE:
             raise UserError(f"max_active {options.max_active} is not above {FEWEST_ACTIVE}; 2000 to 10000 is usual.")
         result, sent = Batch(), deque[Utterances]()  # batches whose results are still to come
-        for done in self._run(self._jobs(loglikes, options, sent)):
+        for done in self._workers.in_order(_decode_batch, self._jobs(loglikes, options, sent)):
             batch = sent.popleft()
             if self._rescorer is not None:
                 _rescore(self._rescorer, done, dict(batch), options, self._pronouncing)
@@ -167,18 +177,10 @@ class Decoders:
 
     def _jobs(self, loglikes: Iterable[tuple[str, Float32]], options: Search, sent: deque[Utterances]) -> Iterator[Job]:
         rescored = self._rescorer is not None
-        for batch in _batched(loglikes):
+        for batch in batched(loglikes, _BATCH_FRAMES, lambda one: len(one[1])):
             # Only times need the scores once more, here.
             sent.append(batch if rescored and options.times else [])
             yield batch, options, rescored
-
-    def _run(self, jobs: Iterable[Job]) -> Iterator[Batch]:
-        if self._workers is not None:
-            yield from self._workers.in_order(_work, jobs)
-            return
-        assert self._loaded is not None
-        for job in jobs:
-            yield _decode_batch(self._loaded, job)
 
 
 @contextmanager
@@ -202,24 +204,17 @@ def decoders(
         yield decoder_here(graph, pronouncing, rescorer)
         return
     del graph
-    with start_workers(workers or cores(), _start, graph_folder, pronouncing) as running:
-        yield Decoders(None, running, pronouncing, rescorer)
+    with start_workers(workers or cores(), _load, graph_folder, pronouncing) as running:
+        yield Decoders(running, pronouncing, rescorer)
 
 
 def decoder_here(graph: Graph, pronouncing: Pronouncing | None = None, rescorer: Rescorer | None = None) -> Decoders:
     """Return a decoder in this process, with a graph that is loaded already; arguments as of `decoders`."""
-    return Decoders(_Loaded(graph, pronouncing), None, pronouncing, rescorer)
+    return Decoders(Here(_Loaded(graph, pronouncing)), pronouncing, rescorer)
 
 
-_HERE: dict[str, _Loaded] = {}  # of a worker process
-
-
-def _start(graph_folder: Path, pronouncing: Pronouncing | None) -> None:
-    _HERE["loaded"] = _Loaded(load_graph(graph_folder), pronouncing)
-
-
-def _work(job: Job) -> Batch:
-    return _decode_batch(_HERE["loaded"], job)
+def _load(graph_folder: Path, pronouncing: Pronouncing | None) -> _Loaded:
+    return _Loaded(load_graph(graph_folder), pronouncing)
 
 
 def _decode_batch(loaded: _Loaded, job: Job) -> Batch:
@@ -277,7 +272,7 @@ def _rescore(
         arcs = None if arcs is None else rescorer.lattice(arcs, options.lattice_beam)
         lattice = None if arcs is None else WordLattice(kaldifst.StdVectorFst(from_arrays(arcs)), rescorer.words)
         best = lattice.best(1) if lattice is not None else []
-        if found.reached_final:  # its search had a wider beam, and may have found what the lattice's has not
+        if found.reached_final:  # its search had a wider beam, and may have found words the lattice's has not
             best = with_string(best, rescorer.string(WordString(found.words, found.cost)))
         if best and math.isfinite(best[0].cost):
             words, cost = best[0].words, best[0].cost
@@ -307,7 +302,7 @@ def _detail(lattice: WordLattice | None, found: Hypothesis, told: _Told) -> Deta
     options = told.options
     wanted = max(options.nbest, MOST_STRINGS if options.times else 0)
     best = lattice.best(wanted) if lattice is not None and wanted else []
-    if found.reached_final:  # its search had a wider beam, and may have found what the lattice's has not
+    if found.reached_final:  # its search had a wider beam, and may have found words the lattice's has not
         best = with_string(best, WordString(found.words, found.cost))
     timed: tuple[TimedWord, ...] = ()
     if options.times:
@@ -324,27 +319,13 @@ def _processor_seconds() -> float:
     return used.ru_utime + used.ru_stime
 
 
-def _batched(loglikes: Iterable[tuple[str, Float32]]) -> Iterator[Utterances]:
-    batch: Utterances = []
-    frames = 0
-    for utterance, matrix in loglikes:
-        batch.append((utterance, matrix))
-        frames += len(matrix)
-        if frames >= _BATCH_FRAMES:
-            yield batch
-            batch, frames = [], 0
-    if batch:
-        yield batch
-
-
 class Searcher(Protocol):
     """A search for the words of many utterances."""
 
     def search(
         self, loglikes: Iterable[tuple[str, Float32]], options: Search, progress: Progress | None = None
     ) -> Batch:
-        """Return all that is asked for, of each utterance with its log-likelihoods (T, S)."""
-        ...
+        """Return the results that `options` ask for, of each utterance with its log-likelihoods (T, S)."""
 
 
 @final
@@ -354,4 +335,94 @@ class SearchedGraph:
 
     run: Searcher  # its decoders
     columns: Columns
-    words: Set[str] | None  # those that it can recognise; None: whatever units spell
+    words: Set[str] | None  # those that it can recognise; None: any spelling of units
+
+
+LEAST_LIKELY = math.log(1e-6)
+"""Columns below this log-probability are not looked at: nearly all are, in nearly every frame."""
+
+_NEVER = -math.inf
+
+
+def most_probable(
+    scores: Float32, prefixes: int, blank: int = 0, least: float = LEAST_LIKELY
+) -> tuple[tuple[int, ...], float]:
+    """Return the most probable row of units, and its log-probability, a sum over all ways to write it that were kept.
+
+    Args:
+        scores: (T, U + 1) log-probabilities.
+        prefixes: beginnings kept at every frame; with all of them the result is exact.
+        blank: its column.
+    """
+    kept: dict[tuple[int, ...], tuple[float, float]] = {(): (0.0, _NEVER)}
+    for frame in scores:
+        columns = [(c, float(frame[c])) for c in np.flatnonzero(frame >= least).tolist()]
+        found: dict[tuple[int, ...], list[float]] = {}
+        for prefix, (in_blank, in_unit) in kept.items():
+            both = _sum(in_blank, in_unit)
+            for column, p in columns:
+                if column == blank:
+                    _add(found, prefix, 0, both + p)
+                elif prefix and column == prefix[-1]:
+                    _add(found, prefix, 1, in_unit + p)
+                    _add(found, (*prefix, column), 1, in_blank + p)
+                else:
+                    _add(found, (*prefix, column), 1, both + p)
+        best = sorted(found.items(), key=lambda item: (-_sum(*item[1]), item[0]))[:prefixes]
+        kept = {prefix: (in_blank, in_unit) for prefix, (in_blank, in_unit) in best}
+    prefix, ends = next(iter(kept.items()))
+    return prefix, _sum(*ends)
+
+
+def _add(found: dict[tuple[int, ...], list[float]], prefix: tuple[int, ...], end: int, p: float) -> None:
+    ends = found.setdefault(prefix, [_NEVER, _NEVER])
+    ends[end] = _sum(ends[end], p)
+
+
+def _sum(a: float, b: float) -> float:
+    """Return log(e^a + e^b)."""
+    low, high = (a, b) if a < b else (b, a)
+    return high if low == _NEVER else high + math.log1p(math.exp(low - high))
+
+
+@final
+class SpelledWords:
+    """Words of utterances as their units spell them, in this process; in the place of `Decoders`.
+
+    Args:
+        columns: those of the scores.
+        kind: greedy, or the most probable units.
+
+    Raises:
+        UserError: units spell no words.
+    """
+
+    def __init__(self, columns: UnitsAndBlank, kind: CtcGraph) -> None:
+        if columns.words_of(()) is None:
+            raise UserError(
+                f"decode.graph.search is {kind.search}: these units are no pieces of written words, so they spell "
+                "none. Give decode.graph.search=words, which needs a lexicon; units.txt beside the words, and the unit "
+                "errors in decode.json, say what is read off without one."
+            )
+        self._columns, self._kind = columns, kind
+
+    def search(
+        self, loglikes: Iterable[tuple[str, Float32]], options: Search, progress: Progress | None = None
+    ) -> Batch:
+        """Return the words of each utterance; nothing in `options` matters here."""
+        del options
+        batch, begun = Batch(), os.times().user
+        for utterance, scores in loglikes:
+            units, cost = self._units(scores)
+            words = self._columns.words_of(units) or ()
+            batch.hypotheses[utterance] = Hypothesis(words, cost, 0.0, cost, True)
+            (progress or Silent()).advance(1)
+        batch.search_seconds = batch.seconds = os.times().user - begun
+        return batch
+
+    def _units(self, scores: Float32) -> tuple[tuple[str, ...], float]:
+        if self._kind.search == "greedy":
+            return self._columns.read_off(scores), -float(scores.max(1).sum())
+        names = self._columns.names
+        units, log_p = most_probable(scores, self._kind.prefixes, names.index(self._columns.blank))
+        return tuple(names[unit] for unit in units), -log_p

@@ -4,13 +4,12 @@ A lattice of the search has, for every word string W in it, one path, which cost
 
     A(W) + G(W),    A: acoustics, pronunciations, pauses, costs of words; G: the grammar that the graph was made of.
 
-A is what the decoding graph of any other grammar would charge too. So the string costs A(W) + M(W) with a model M, and
+The decoding graph of any other grammar would charge A too. So the string costs A(W) + M(W) with a model M, and
 that is put in by walking through the lattice and both models at once: a state of the result is a state of the lattice
 with all that G and M remember of the words on the way there. No cost is approximated, and each string stays in the
 result once. G is counted as the graph counts it (lm/scorer.py), so that nothing of it is left.
 
-A string that the search left out is not found again: the lattice must be wide enough to hold what the large model
-would prefer.
+A string that the search left out is not found again: the lattice must be wide enough to hold the large model's choice.
 
 Words that M does not know cannot be recognised, as with a graph made of M.
 """

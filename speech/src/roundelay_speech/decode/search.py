@@ -10,12 +10,10 @@ Legend: T frames, S pdfs.
 from dataclasses import dataclass
 
 import numpy as np
-import numpy.typing as npt
 
+from roundelay_speech.data.arrays import Float32
 from roundelay_speech.decode.graphs.graph import Graph
 from roundelay_speech.search.beam import search
-
-Float32 = npt.NDArray[np.float32]
 
 BEAM = 11.0
 MAX_ACTIVE = 7000

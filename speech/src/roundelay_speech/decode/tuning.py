@@ -9,8 +9,9 @@ from dataclasses import dataclass, replace
 
 from roundelay.core.errors import UserError
 from roundelay.core.progress import Progress, Silent
+from roundelay_speech.data.arrays import Float32
 from roundelay_speech.decode.parallel import Decoders, Search
-from roundelay_speech.decode.search import SCALES, Float32
+from roundelay_speech.decode.search import SCALES
 from roundelay_speech.scoring.score import ErrorCounts, score
 
 _STEP = 1.4  # between scales beyond the grid
@@ -41,7 +42,7 @@ class Tuning:
         refs: the words that were said, by utterance id.
         frame_seconds: the time a frame stands for.
         name: of the held-out speech, for the progress bar.
-        before: results that an interrupted tuning has left, and what keeps new ones.
+        before: results that an interrupted tuning has left, and a function that keeps new ones.
     """
 
     def __init__(

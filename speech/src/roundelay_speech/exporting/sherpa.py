@@ -1,13 +1,22 @@
-"""A model trained by CTC as sherpa-onnx loads it: its features of a recording in, log-probabilities of units out.
+"""Models trained by CTC as sherpa-onnx loads them: of whole recordings, or chunk by chunk while somebody speaks.
 
 sherpa-onnx knows no speakers, so the utterance's own mean and standard deviation take the place of its speaker's.
 Deltas and normalisation are in the model. Of the kinds of CTC models that sherpa-onnx knows, `wenet_ctc` scales samples
 to 16-bit integers as Kaldi does, does not normalise features, and takes any subsampling.
 
-Legend: T frames, F features, S units and a blank.
+sherpa-onnx knows models in chunks from WeNet (its kind `wenet_ctc` of online models). It keeps two arrays between the
+chunks, of shapes that follow from numbers in the file, and does not look into them: of every block keys and values, and
+inputs of its convolution. Two things more are kept here in the second array, behind those inputs: the last frames,
+which deltas of the next chunk look at, and mean and variance of all frames so far. The speaker is not known, so a chunk
+is normalised by these; while less than five seconds have come, the rest is made up by the average speaker of the
+training data. How loud it is here is believed by the root of the share of five seconds that has come: the first frames
+are silence, and who takes their loudness for that of speech misunderstands the first words.
+
+Legend: T frames, L rows of a chunk, P frames of a row, R frames behind a chunk that deltas look at, F features, S units
+and a blank, W rows before a chunk that attention sees, B blocks, H heads, D width, K columns kept of every block.
 """
 
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import replace
 from typing import Any
 
@@ -16,10 +25,14 @@ import torch
 from torch import Tensor, nn
 
 from roundelay.core.errors import UserError
+from roundelay.core.streams import stream
 from roundelay_speech.decode.graphs.graph import Graph
 from roundelay_speech.exporting.utterance import UtteranceScores
 from roundelay_speech.features.store import SpeakerStats
-from roundelay_speech.packed.folder import PackedSearch
+from roundelay_speech.models.conformer import Conformer, Past
+from roundelay_speech.models.network import stacked
+from roundelay_speech.packed.folder import PackedNetwork, PackedSearch
+from roundelay_speech.packed.hearing import ENOUGH_FRAMES
 from roundelay_speech.search.fst import Arcs, to_arrays
 from roundelay_speech.trained import AcousticModel
 
@@ -120,3 +133,161 @@ def _bank(model: AcousticModel) -> Mapping[str, Any]:
     assert model.input is not None
     bank: Mapping[str, Any] = model.input.filterbanks[0]
     return bank
+
+
+class SherpaChunks(nn.Module):
+    """A chunk (1, L P + R, F) of which the last R frames are those that the next begins with, the rows that came before
+    it plus W (1,), W (1,), the arrays that are kept, (B, H, W, 2 D / H) and (B, 1, D, K), and which of W + L rows there
+    are (1, 1, W + L), to log p(unit | frame) (1, L, S), and the arrays for the next.
+
+    Args:
+        network: evaluated in chunks, with some before each.
+        usual: mean and standard deviation (F,) of the average training speaker.
+    """
+
+    usual_mean: Tensor
+    usual_std: Tensor
+
+    def __init__(self, network: Conformer, usual: tuple[Tensor, Tensor]) -> None:
+        super().__init__()
+        config = network.config
+        assert config.rows is not None
+        self.network, self.rows, self.before = network, config.rows, config.rows_before
+        self.frames, self.reach = self.rows * network.subsampling, network.reach
+        self.features, self.side = len(usual[0]), config.kernel // 2
+        self.normalised = network.frontend.parts[0].normalise == "speaker"
+        # The first block has two rows of statistics and R frames behind its columns.
+        self.columns = self.side - (-(2 + self.reach) * self.features // config.width)
+        self.register_buffer("usual_mean", usual[0])
+        self.register_buffer("usual_std", usual[1])
+
+    def given(self, chunk: int) -> tuple[Tensor, ...]:
+        """Return arguments of a chunk: any features, and nothing kept."""
+        config = self.network.config
+        shape = (1, self.frames + self.reach, self.features)
+        some = stream(0, "export", chunk).standard_normal(shape).astype(np.float32)
+        seen = torch.arange(self.before + self.rows) >= self.before - chunk * self.rows
+        return (
+            torch.from_numpy(some),
+            torch.tensor([self.before + chunk * self.rows]),
+            torch.tensor([self.before]),
+            torch.zeros(config.layers, config.heads, self.before, 2 * config.width // config.heads),
+            torch.zeros(config.layers, 1, config.width, self.columns),
+            seen[None, None],
+        )
+
+    def several(self, chunks: int) -> Iterator[tuple[Tensor, ...]]:
+        """Yield arguments of so many chunks, one after the other."""
+        kept: tuple[Tensor, ...] = ()
+        for chunk in range(chunks):
+            features, offset, required, attention, convolution, seen = self.given(chunk)
+            given = features, offset, required, *(kept or (attention, convolution)), seen
+            yield given
+            kept = self(*given)[1:]
+
+    def forward(
+        self, x: Tensor, offset: Tensor, required: Tensor, attention: Tensor, convolution: Tensor, seen: Tensor
+    ) -> tuple[Tensor, Tensor, Tensor]:
+        number = offset - required  # of the chunk's first row
+        mean, variance, last = self._kept(convolution)
+        fresh, first = x[0, : self.frames], x[0, :1]
+        last = torch.where(number > 0, last, first.expand(self.reach, -1))
+        mean, variance = self._so_far(mean, variance, fresh, number * self.network.subsampling)
+        known = self._statistics(mean, variance, (number + self.rows) * self.network.subsampling)
+        frames = torch.cat([last, x[0]])[None]
+        flat = self.network.frontend.flat_over_time(frames, *(one[None] for one in known))
+        rows, _ = stacked(flat, torch.tensor([self.frames]), self.network.subsampling)
+        pasts = []
+        for block in range(self.network.config.layers):
+            keys, values = attention[block][None].chunk(2, -1)
+            pasts.append(Past(number, keys, values, convolution[block, :, :, : self.side].transpose(1, 2)))
+        scores = self.network.going_on(rows, pasts, seen[None]).log_softmax(-1)[None]
+        next_attention = torch.cat([torch.cat([past.keys, past.values], -1) for past in pasts])
+        near = torch.stack([past.near for past in pasts]).transpose(2, 3)
+        state = torch.cat([mean[None], variance[None], frames[0, self.frames : self.frames + self.reach]])
+        return scores, next_attention, torch.cat([near, self._laid_in(state)], 3)
+
+    def _kept(self, convolution: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+        """Return the mean and variance (F,) so far, and the last frames (R, F)."""
+        held = convolution[0, 0, :, self.side :].flatten()[: (2 + self.reach) * self.features]
+        rows = held.reshape(2 + self.reach, self.features)
+        return rows[0], rows[1], rows[2:]
+
+    def _laid_in(self, state: Tensor) -> Tensor:
+        """Return (B, 1, D, columns behind the convolution's): the state in the first block, nothing in the others."""
+        config = self.network.config
+        size = config.width * (self.columns - self.side)
+        flat = nn.functional.pad(state.flatten(), (0, config.layers * size - state.numel()))
+        return flat.reshape(config.layers, 1, config.width, self.columns - self.side)
+
+    def _so_far(self, mean: Tensor, variance: Tensor, fresh: Tensor, before: Tensor) -> tuple[Tensor, Tensor]:
+        """Return the mean and variance of the frames before, `before` in number, and of fresh ones."""
+        share = self.frames / (before + self.frames).float()
+        here = fresh.mean(0)
+        spread = (fresh - here).square().mean(0)
+        away = here - mean
+        return mean + share * away, variance + share * (spread - variance) + share * (1 - share) * away.square()
+
+    def _statistics(self, mean: Tensor, variance: Tensor, frames: Tensor) -> tuple[Tensor, Tensor]:
+        """Return the mean and standard deviation (F,) that features are normalised by, after so many frames."""
+        if not self.normalised:
+            return torch.zeros_like(mean), torch.ones_like(mean)
+        floored = variance.clamp_min(SpeakerStats.STD_FLOOR**2)
+        share = (frames.float() / ENOUGH_FRAMES).clamp_max(1.0)
+        likely = self.usual_mean + share.sqrt() * (mean - self.usual_mean).mean()
+        made_up = share * floored + (1 - share) * self.usual_std.square()
+        return share * mean + (1 - share) * likely, made_up.sqrt()
+
+
+def streams(model: AcousticModel) -> bool:
+    """Return True of a network that is evaluated in chunks."""
+    return isinstance(model.module, Conformer) and model.module.config.attention_chunk is not None
+
+
+def sherpa_chunks(model: AcousticModel, packed: PackedNetwork | None, name: str) -> SherpaChunks:
+    """Return the model of the folder `name`, which sherpa-onnx can take, as it calls it on live speech.
+
+    Raises:
+        UserError: it was not packed; attention sees no chunk before its own.
+    """
+    network = model.module
+    assert isinstance(network, Conformer)
+    if packed is None:
+        raise UserError(
+            f"{name}: a conformer in chunks is exported for recognition while somebody speaks, which is normalised by "
+            "the average speaker at first; that is in a packed model. Call `roundelay pack` before."
+        )
+    if network.config.left_chunks == 0:
+        raise UserError(f"{name}: sherpa-onnx takes chunks that see one before them at least; model.left_chunks is 0.")
+    mean, std = (torch.tensor(one, dtype=torch.float32) for one in (packed.usual_mean, packed.usual_std))
+    return SherpaChunks(network, (mean, std)).eval()
+
+
+CALLS = {
+    "inputs": {
+        "features": "(1, chunk and right context, features) float32, as sherpa-onnx computes them",
+        "offset": "(1) int64, rows that came before, plus those that attention sees",
+        "required_cache_size": "(1) int64, rows before a chunk that attention sees",
+        "attention_cache": "(blocks, heads, rows, 2 width / heads) float32; zeros at first",
+        "convolution_cache": "(blocks, 1, width, columns) float32; zeros at first",
+        "attention_mask": "(1, 1, rows and those of the chunk) bool, which of them there are",
+    },
+    "output": "(1, rows of a chunk, units) float32, log p(unit | frame); and both caches for the next chunk",
+}
+OUTPUT_NAMES = ("log_probs", "next_attention_cache", "next_convolution_cache")
+"""Names of outputs in ONNX."""
+
+
+def streaming_metadata(chunks: SherpaChunks) -> Mapping[str, Any]:
+    """Return facts that sherpa-onnx reads from the file, and those that it is told beside it."""
+    config = chunks.network.config
+    return {
+        **CALLS,
+        "streaming": True,
+        "head": config.heads,
+        "num_blocks": config.layers,
+        "output_size": config.width,
+        "cnn_module_kernel": chunks.columns + 1,
+        "right_context": chunks.network.subsampling + chunks.reach - 1,
+        "sherpa_onnx_chunks": {"chunk_size": chunks.rows, "num_left_chunks": config.left_chunks},
+    }

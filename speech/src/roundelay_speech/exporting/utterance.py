@@ -22,8 +22,8 @@ INPUTS, OUTPUT = ("features", "mean", "std"), "log_likelihoods"
 
 class UtteranceScores(nn.Module):
     """Features as they are stored (T, F), with the mean and standard deviation (F,) of their speaker, to
-    log p(state | frame) - log p(state), (T, S): what `roundelay decode` gives its search. Of a network with subsampling
-    there are T / subsampling rows, rounded up.
+    log p(state | frame) - log p(state), (T, S): the scores that `roundelay decode` gives its search. Of a network with
+    subsampling there are T / subsampling rows, rounded up.
 
     Args:
         prior: log p(state), (S,).
@@ -89,8 +89,8 @@ def utterance_scores(model: AcousticModel, name: str) -> UtteranceScores:
 
 
 class CombinedScores(nn.Module):
-    """Features (T, F), mean and standard deviation (F,) of each of K kinds in turn, to the weighted mean of what the
-    networks say of them, (T, S) as `UtteranceScores`.
+    """Features (T, F), mean and standard deviation (F,) of each of K kinds in turn, to the weighted mean of the
+    networks' scores of them, (T, S) as `UtteranceScores`.
 
     Args:
         members: the networks.
@@ -110,7 +110,7 @@ class CombinedScores(nn.Module):
 
     @property
     def inputs(self) -> tuple[str, ...]:
-        """Names of what it takes: as of one network; of several kinds with the number of the kind behind."""
+        """Names of its inputs: as of one network; of several kinds with the number of the kind behind."""
         return tuple(name for kind in range(len(self.kinds)) for name in self.inputs_of(kind))
 
     def inputs_of(self, kind: int) -> tuple[str, ...]:

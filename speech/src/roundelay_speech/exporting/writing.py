@@ -29,13 +29,18 @@ from roundelay.core.extras import need
 from roundelay.core.files import atomic_write, json_text, refuse_ours, write_json, write_text
 from roundelay.core.streams import stream
 from roundelay_speech.decode.graphs.graph import WORDS_FILE, load_graph
-from roundelay_speech.exporting.sherpa import SherpaCtc, feature_options, metadata, search_graph, sherpa_ctc, tokens
-from roundelay_speech.exporting.sherpa_streaming import (
+from roundelay_speech.exporting.sherpa import (
     OUTPUT_NAMES,
     SherpaChunks,
+    SherpaCtc,
+    feature_options,
+    metadata,
+    search_graph,
     sherpa_chunks,
+    sherpa_ctc,
     streaming_metadata,
     streams,
+    tokens,
 )
 from roundelay_speech.exporting.utterance import (
     INPUTS,
@@ -53,7 +58,7 @@ State = tuple[Tensor, Tensor]
 
 
 class ScannedLstm(nn.Module):
-    """Computes what `lstm`, of one layer and one direction, computes, up to rounding."""
+    """Computes the same as `lstm`, of one layer and one direction, up to rounding."""
 
     bias: Tensor
     into: Tensor
@@ -144,13 +149,13 @@ class Exported:
 
 def export(source: Path | str, out: Path | str, to: Kind = "onnx") -> Exported:
     """Write the acoustic model of a run, or of a packed model, into the folder `out`: model.onnx or model.pt2, and
-    about.json, which says what its inputs are. For sherpa-onnx tokens.txt too, and of a packed model its graph; a
-    conformer in chunks is written for recognition while somebody speaks, any other for whole recordings. The networks
+    about.json, with the meaning of its inputs. For sherpa-onnx tokens.txt too, and of a packed model its graph; a
+    conformer in chunks is written for recognition of live speech, any other for whole recordings. The networks
     of a combination become one model, with their weights.
 
     Raises:
-        UserError: no trained model is there; a package is missing; the model cannot be exported, or what was written
-            differs from it.
+        UserError: no trained model is there; a package is missing; the model cannot be exported, or its export differs
+            from it.
     """
     refuse_ours(Path(out))
     if to != "torch":
@@ -338,7 +343,7 @@ def write(
 
 def difference_of(file: Path, kind: Kind, called: Called) -> float:
     """Return the largest difference of an exported model from the network, over utterances of several lengths or chunks
-    one after the other, as a share of the largest log-likelihood (of what else it gives, of the largest of that)."""
+    one after the other, as a share of the largest log-likelihood (of another output, of the largest of that)."""
     differences = []
     if kind == "torch":
         program = torch.export.load(file).module()
@@ -364,7 +369,7 @@ def _arrays(outputs: Tensor | tuple[Tensor, ...]) -> list[NDArray[Any]]:
 
 @contextmanager
 def quiet() -> Iterator[None]:
-    """Silence remarks of torch's exporter on packages it does not find, and on what it will change."""
+    """Silence remarks of torch's exporter on packages it does not find, and on its future changes."""
     logger = logging.getLogger("torch.onnx")
     before = logger.level
     logger.setLevel(logging.ERROR)

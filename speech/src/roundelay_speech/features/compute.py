@@ -8,7 +8,7 @@ Legend: T frames of all utterances together, F features.
 import dataclasses
 import hashlib
 import json
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
@@ -20,31 +20,25 @@ from roundelay.core.checksums import write_checked
 from roundelay.core.configure import plain
 from roundelay.core.cores import cores
 from roundelay.core.errors import UserError
-from roundelay.core.files import read_json
-from roundelay.core.progress import Progress, Silent
+from roundelay.core.progress import Progress, Silent, mention, tracked
 from roundelay_speech.audio.reading import AudioError, audio_path, bad_audio, read_audio
+from roundelay_speech.data.arrays import Float32
 from roundelay_speech.data.manifest import Utterance, repeated
 from roundelay_speech.data.problems import BadPolicy, LeftOut, listing
-from roundelay_speech.data.processes import start_workers
-from roundelay_speech.features.external import ExternalError
+from roundelay_speech.data.processes import batched, start_workers
 from roundelay_speech.features.fbank import FbankConfig
 from roundelay_speech.features.partial import Partial
-from roundelay_speech.features.parts import (
-    FeatureConfig,
-    Sources,
-    features_of,
-    only_fbank,
-    stored_parts,
-)
+from roundelay_speech.features.parts import ExternalError, FeatureConfig, Sources, features_of, only_fbank, stored_parts
 from roundelay_speech.features.store import (
     FEATURES,
     INDEX,
     SPEAKER_STATISTICS,
     STORE_VERSION,
     FeatureStore,
-    Float32,
     SpeakerStats,
     SpeakerSums,
+    file_state,
+    whole_store,
     write_speakers,
 )
 
@@ -56,24 +50,20 @@ SERIAL_SECONDS = 0.11
 """Seconds of one process at the end, an hour of audio: statistics of speakers and the checksum of the array."""
 WORTH_SAYING_MINUTES = 2.0
 WORTH_SAYING_BYTES = 1 << 30
-_SECONDS_AT_ONCE = 120.0  # of audio; what a worker is handed, and what an interrupted run may have to compute again
+_SECONDS_AT_ONCE = 120.0  # of audio; a worker's portion, and the most that an interrupted run has to compute again
 
 
 _Found = list[tuple[Float32 | None, str]]
 """Features, or None and the reason why there are none: exceptions would end the pool's map."""
 
-_sources: Sources | None = None  # of this worker process
 
-
-def _begin_worker(sources: Sources) -> None:
-    global _sources  # noqa: PLW0603 what a worker process is for
-    _sources = sources
+def _with_one_thread(sources: Sources) -> Sources:
     torch.set_num_threads(1)
+    return sources
 
 
-def _some(utterances: Sequence[Utterance]) -> _Found:
-    assert _sources is not None
-    return [_one(utterance, _sources) for utterance in utterances]
+def _some(sources: Sources, utterances: Sequence[Utterance]) -> _Found:
+    return [_one(utterance, sources) for utterance in utterances]
 
 
 def _one(utterance: Utterance, sources: Sources) -> tuple[Float32 | None, str]:
@@ -84,7 +74,7 @@ def _one(utterance: Utterance, sources: Sources) -> tuple[Float32 | None, str]:
 
 
 @contextmanager
-def _mapper(workers: int, sources: Sources) -> Iterator[Callable[[list[Sequence[Utterance]]], Iterator[_Found]]]:
+def _mapper(workers: int, sources: Sources) -> Iterator[Callable[[Iterable[Sequence[Utterance]]], Iterator[_Found]]]:
     """Provide a function that maps batches in order, in this process or in several."""
     if workers <= 1:
         # One thread: the pieces are small, and two threads waiting for each other on busy cores took 15 times as long.
@@ -96,19 +86,8 @@ def _mapper(workers: int, sources: Sources) -> Iterator[Callable[[list[Sequence[
         finally:
             torch.set_num_threads(threads)
         return
-    with start_workers(workers, _begin_worker, sources) as running:
+    with start_workers(workers, _with_one_thread, sources) as running:
         yield lambda batches: running.in_order(_some, batches)
-
-
-def _batches(utterances: Sequence[Utterance]) -> list[Sequence[Utterance]]:
-    batches: list[Sequence[Utterance]] = []
-    batch: list[Utterance] = []
-    for u in utterances:
-        batch.append(u)
-        if sum(b.duration for b in batch) >= _SECONDS_AT_ONCE:
-            batches.append(batch)
-            batch = []
-    return [*batches, batch] if batch else batches
 
 
 def _workers(utterances: Sequence[Utterance], workers: int | None) -> int:
@@ -126,7 +105,7 @@ def _workers(utterances: Sequence[Utterance], workers: int | None) -> int:
 class AudioFolder:
     """Audio of utterances."""
 
-    path: Path = Path()  # what relative paths of utterances are relative to
+    path: Path = Path()  # the folder that relative paths of utterances begin at
     rate: int | None = None  # to resample all audio to, in Hz; None: all has one rate
 
 
@@ -162,13 +141,13 @@ def compute_features(
 
     Raises:
         UserError: repeated ids, several sampling rates, a full disk; under `error` any bad utterance (all are listed);
-            under `skip` when nothing is left. What was in the folder before stays.
+            under `skip` when nothing is left. Earlier files in the folder stay.
     """
     config = only_fbank(config) if isinstance(config, FbankConfig) else config
     audio_folder, rate = audio.path, _sampling_rate(utterances, audio.rate)
     keys = _keys(utterances, audio_folder, config, rate)
     fingerprint = _digest([f"{u.id} {keys[u.id]}" for u in utterances])
-    if (done := _complete(folder, fingerprint, on_bad)) is not None:
+    if (done := whole_store(folder, fingerprint)) is not None and not (done[1] and on_bad == "error"):
         return done
     sources = Sources.of(audio_folder, config, rate)
     if on_bad == "error":
@@ -212,19 +191,17 @@ def _compute(
 ) -> None:
     """Put the features of all utterances, or the reasons why there are none, into `partial`; go on where it stands."""
     if partial.size > WORTH_SAYING_BYTES:
-        progress.start(f"reading {partial.size / 1e9:,.1f} GB of features that are there")
-        progress.finish()
+        mention(progress, f"reading {partial.size / 1e9:,.1f} GB of features that are there")
     partial.keep(keys)
     waiting = [u for u in utterances if u.id not in partial.entries]
     if forecast := _forecast(waiting, _workers(waiting, workers), len(utterances)):
-        progress.start(forecast)
-        progress.finish()
+        mention(progress, forecast)
     progress.start("computing features", len(utterances))
     progress.advance(len(utterances) - len(waiting))
     try:
         with _mapper(_workers(waiting, workers), sources) as run:
             rest = iter(waiting)
-            for found in run(_batches(waiting)):
+            for found in run(batched(waiting, _SECONDS_AT_ONCE, lambda u: u.duration)):
                 for features, reason in found:
                     utterance = next(rest)
                     partial.add(utterance.id, keys[utterance.id], features, reason)
@@ -244,7 +221,7 @@ def _forecast(waiting: Sequence[Utterance], workers: int, utterances: int) -> st
     done = f"features of {utterances - len(waiting):,} utterances are there; " if len(waiting) < utterances else ""
     return (
         f"{done}{hours:,.1f} hours of audio by {workers} process{'es' * (workers > 1)} will take roughly {took}; "
-        "what is computed stays if this is interrupted"
+        "finished features stay if this is interrupted"
     )
 
 
@@ -270,15 +247,12 @@ def _sound(
 def _finish(
     partial: Partial, kept: Sequence[Utterance], config: FeatureConfig, sources: Sources, progress: Progress
 ) -> SpeakerStats:
-    """Make the array and the speakers' statistics from what was computed; the old store is none from here on."""
+    """Make the array and the speakers' statistics from the computed parts; the old store is none from here on."""
     width = partial.entries[kept[0].id].width
-    sums = SpeakerSums(width)
+    sums = SpeakerSums()
     told = progress if partial.size > WORTH_SAYING_BYTES else Silent()
-    told.start("statistics of speakers, then a checksum", len(kept))
-    for u in kept:
+    for u in tracked(told, "statistics of speakers, then a checksum", kept):
         sums.add(u.speaker, partial.features(u.id))
-        told.advance()
-    told.finish()
     speakers = sums.finish(stored_parts(sources, kept[0]))
     partial.become(partial.folder / FEATURES, [u.id for u in kept], width)
     write_speakers(partial.folder / SPEAKER_STATISTICS, speakers)
@@ -308,23 +282,16 @@ def _digest(values: Sequence[Any]) -> str:
     return hashlib.blake2b(json.dumps(values).encode(), digest_size=16).hexdigest()
 
 
-def _file_state(path: Path) -> tuple[int, int]:
-    try:
-        status = path.stat()
-    except OSError:
-        return -1, -1
-    return status.st_size, status.st_mtime_ns
-
-
 def _keys(utterances: Sequence[Utterance], audio_folder: Path, config: FeatureConfig, rate: int) -> dict[str, str]:
-    """Return utterance id -> what changes with the utterance, the files it is made from, and the configuration."""
-    external = [[str(part.source), *_file_state(part.source)] for part in config.externals]
+    """Return utterance id -> a key that changes with the utterance, the files it is made from, and the
+    configuration."""
+    external = [[str(part.source), *file_state(part.source)] for part in config.externals]
     common = _digest([STORE_VERSION, plain(config), external])
     files: dict[str, tuple[int, int]] = {}
     keys = {}
     for u in utterances:
         if u.path not in files:
-            files[u.path] = _file_state(audio_path(u, audio_folder)) if config.filterbanks else (0, 0)
+            files[u.path] = file_state(audio_path(u, audio_folder)) if config.filterbanks else (0, 0)
         place = [u.path, *files[u.path], u.start, u.num_samples, u.channel, u.sampling_rate, u.speaker, u.speed]
         if u.sampling_rate != rate:
             place.append(rate)
@@ -349,16 +316,3 @@ def _refuse_missing(utterances: Sequence[Utterance], audio_folder: Path, config:
                 absent.append(LeftOut(u.id, str(error)))
     if absent:
         raise bad_audio(absent, len(utterances))
-
-
-def _complete(folder: Path, fingerprint: str, on_bad: BadPolicy) -> tuple[FeatureStore, list[LeftOut]] | None:
-    """Return the store in `folder` if it is whole and is the one wanted."""
-    try:
-        index = read_json(folder / INDEX)
-        if index["fingerprint"] != fingerprint:
-            return None
-        left_out = [LeftOut(**one) for one in index["left_out"]]
-        store = FeatureStore.open(folder)
-    except (UserError, KeyError, TypeError):
-        return None
-    return None if store.absent or (left_out and on_bad == "error") else (store, left_out)

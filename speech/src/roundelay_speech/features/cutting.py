@@ -1,7 +1,7 @@
 """Cuts the features of a corpus into shards (see shards), or into another number of them.
 
-Nothing is computed again. The store is one in shards once its index says so, which is written last; what was there
-before goes after that. Cutting needs room for the features twice. Shards that an interrupted run has written stay.
+Nothing is computed again. The store is one in shards once its index says so, which is written last; the former files go
+after that. Cutting needs room for the features twice. Shards that an interrupted run has written stay.
 """
 
 import shutil
@@ -9,12 +9,12 @@ from collections.abc import Sequence
 from pathlib import Path
 
 import numpy as np
-import numpy.typing as npt
 
 from roundelay.core.checksums import read_sums, write_checked, write_checked_with
 from roundelay.core.errors import UserError
 from roundelay.core.files import atomic_write
 from roundelay.core.progress import Progress
+from roundelay_speech.data.arrays import Integers
 from roundelay_speech.data.manifest import Utterance, write_manifest
 from roundelay_speech.features.shards import (
     IN_SHARDS,
@@ -30,8 +30,6 @@ from roundelay_speech.features.store import FEATURES, INDEX, FeatureStore
 
 COPIED_AT_ONCE = 1 << 26
 """Bytes that are copied at once."""
-
-Integers = npt.NDArray[np.int64]
 
 
 def even_cuts(offsets: Integers, first: int, end: int, shards: int) -> list[list[int]]:

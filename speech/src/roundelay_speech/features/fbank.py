@@ -8,7 +8,7 @@ floor. Samples are scaled to 16-bit integers first, as Kaldi reads them. Frames 
 edges"): T = 1 + (N - L) // shift, none for a signal shorter than a frame.
 
 A warp (vocal tract length normalisation, Lee and Rose 1998, as Kaldi's --vtln-warp) moves the corners of the filters
-from f to f / warp: what was heard at f / warp is found where f was. Near both ends of the range, below VTLN_LOW and
+from f to f / warp: sound at f / warp is found where f was. Near both ends of the range, below VTLN_LOW and
 above VTLN_HIGH, straight lines lead back to the ends, which stay.
 """
 
@@ -103,7 +103,7 @@ class _Space:
 
 @lru_cache(maxsize=8)
 def _workspace(length: int, shift: int, points: int, device: torch.device) -> _Space:
-    """Return one for each kind of frames; not for several threads at once."""
+    """Return the workspace of a kind of frames; not for several threads at once."""
     block, samples = _FRAMES_AT_ONCE, (_FRAMES_AT_ONCE - 1) * shift + length
     return _Space(
         shift,

@@ -7,7 +7,6 @@ Legend: F features.
 """
 
 import fcntl
-import io
 import json
 import os
 import zlib
@@ -20,15 +19,10 @@ from typing import BinaryIO
 import numpy as np
 
 from roundelay.core.errors import UserError
-from roundelay.core.files import atomic_write, unwritable
-from roundelay.core.parsing import parse_json
-from roundelay_speech.features.store import (
-    FEATURES,
-    INDEX,
-    Float32,
-)
+from roundelay.core.files import atomic_write, parse_json, unwritable
+from roundelay_speech.data.arrays import HEADER_BYTES, Float32, npy_header
+from roundelay_speech.features.store import FEATURES, INDEX
 
-_HEADER_BYTES = 128
 _PARTIAL, _JOURNAL = "partial.f32", "partial.jsonl"
 
 
@@ -72,7 +66,7 @@ class Partial:
     def __init__(self, folder: Path, data: BinaryIO, journal: BinaryIO) -> None:
         self.folder, self._data, self._journal = folder, data, journal
         self.entries: dict[str, Entry] = {}
-        self._end = _HEADER_BYTES
+        self._end = HEADER_BYTES
 
     @classmethod
     @contextmanager
@@ -97,7 +91,8 @@ class Partial:
         return os.fstat(self._data.fileno()).st_size
 
     def keep(self, keys: Mapping[str, str]) -> None:
-        """Read what an interrupted run has left, as far as it is whole; what has another key is not wanted any more."""
+        """Read the features of an interrupted run, as far as they are whole; features with another key are not wanted
+        any more."""
         self._journal.seek(0)
         content = self._journal.read()
         whole = 0
@@ -109,11 +104,11 @@ class Partial:
             name, found = entry
             if zlib.crc32(self._read(found)) != found.checksum:
                 break
-            if keys.get(name) == found.key and not found.reason:  # what was bad may have been mended
+            if keys.get(name) == found.key and not found.reason:  # a bad one may have been mended
                 self.entries[name] = found
             self._end, whole = found.offset + found.size, whole + len(line)
         if not self.entries:
-            self._end, whole = _HEADER_BYTES, 0
+            self._end, whole = HEADER_BYTES, 0
         self._journal.truncate(whole)
         self._data.truncate(self._end)  # also makes room for the head
 
@@ -143,7 +138,7 @@ class Partial:
 
     def become(self, path: Path, names: Sequence[str], width: int) -> None:
         """Put the features of `names` into a .npy file, by renaming where they lie in that order."""
-        header = _npy_header(sum(self.entries[name].frames for name in names), width)
+        header = npy_header(sum(self.entries[name].frames for name in names), width)
         # Once the new array is safe on disk, and only then, the old store ceases to be one: its index goes before the
         # array is replaced, and the new index comes last.
         if self._in_order(names):
@@ -166,7 +161,7 @@ class Partial:
 
     def _in_order(self, names: Sequence[str]) -> bool:
         """Return True if the file holds these utterances one after the other and nothing else."""
-        offset = _HEADER_BYTES
+        offset = HEADER_BYTES
         for name in names:
             if self.entries[name].offset != offset:
                 return False
@@ -188,12 +183,3 @@ def _parsed(line: bytes, offset: int) -> tuple[str, Entry] | None:
     if not line.endswith(b"\n") or not all(isinstance(n, int) and n >= 0 for n in (frames, width)):
         return None
     return str(name), Entry(str(key), offset, frames, width, checksum, str(reason))
-
-
-def _npy_header(rows: int, columns: int) -> bytes:
-    """Return the head of a .npy file of float32, always as long: it is written once the number of rows is known."""
-    buffer = io.BytesIO()
-    np.lib.format.write_array_header_1_0(buffer, {"descr": "<f4", "fortran_order": False, "shape": (rows, columns)})
-    header = buffer.getvalue()
-    assert len(header) == _HEADER_BYTES
-    return header

@@ -4,10 +4,10 @@ In the place of `features.npy` a store then has, in its folder `shards`,
 
     train-003-of-008/rows.f32           the features of a part, as they lie in the array of all
     train-003-of-008/utterances.jsonl   its utterances, a line of the manifest each
-    train-003-of-008/shard.json         what it is of, and checksums; written last
+    train-003-of-008/shard.json         its origin, and checksums; written last
     held-out-0/...                      the same for other splits; every host needs these
 
-The array of all utterances is the same with and without shards, and so is whatever is computed from it: the shards that
+The array of all utterances is the same with and without shards, and so is all that is computed from it: the shards that
 are here are mapped at their places (see data/joined). `shards` of the store's index says which utterances are in which.
 
 Legend: F features.
@@ -23,13 +23,12 @@ import numpy.typing as npt
 
 from roundelay.core.checksums import read_sums
 from roundelay.core.errors import UserError
+from roundelay_speech.data.arrays import Integers
 from roundelay_speech.data.joined import UNIT, FilePiece, JoinedFiles
 
 SHARDS, SHARD, ROWS, MANIFEST = "shards", "shard.json", "rows.f32", "utterances.jsonl"
 IN_SHARDS = "shards"
 """Key of a store's index: `train` and `held_out`, lists of [first utterance, end]."""
-
-Integers = npt.NDArray[np.int64]
 
 
 @final
@@ -96,8 +95,8 @@ def open_shards(
 
 
 def absent_shards(folder: Path) -> list[int]:
-    """Return numbers of the shards of a store that are not here, by the names of those that are; none where it has
-    none."""
+    """Return the numbers of a store's missing shards, by the names of those that are here; none of a store without
+    shards."""
     here = [path.parent.name for path in shard_files(folder) if path.parent.name.startswith("train-")]
     shards = int(here[0].rpartition("-")[2]) if here else 0
     return sorted(set(range(shards)) - {int(name.split("-")[1]) for name in here})

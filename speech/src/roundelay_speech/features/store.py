@@ -18,13 +18,11 @@ import numpy.typing as npt
 
 from roundelay.core.checksums import read_checked
 from roundelay.core.errors import UserError
-from roundelay.core.files import atomic_write
-from roundelay_speech.data.arrays import BROKEN, map_array
+from roundelay.core.files import atomic_write, read_json
+from roundelay_speech.data.arrays import BROKEN, Float32, Float64, map_array
 from roundelay_speech.data.manifest import Utterance
+from roundelay_speech.data.problems import LeftOut
 from roundelay_speech.features.shards import IN_SHARDS, StoredShard, open_shards, shard_of
-
-Float32 = npt.NDArray[np.float32]
-
 
 FEATURES = "features.npy"
 SPEAKER_STATISTICS = "speakers.npz"
@@ -58,7 +56,7 @@ def write_speakers(path: Path, speakers: SpeakerStats) -> None:
 
 @dataclass(frozen=True)
 class StoredPart:
-    """Some columns of the array, and what is done with them on the way to a network."""
+    """Neighbouring columns of the stored features, and their deltas and normalisation."""
 
     name: str
     width: int  # how many columns
@@ -66,7 +64,7 @@ class StoredPart:
     # `speaker`, by the mean and standard deviation of the speaker, or `none` (which are then 0 and 1).
     normalise: Literal["speaker", "none"] = "speaker"
     spliced: bool = True  # with neighbouring frames, where the network splices; else the frame alone
-    filterbank: bool = True  # log energies of mel bands, in their order: what cepstra are made of, and what masks hide
+    filterbank: bool = True  # log energies of mel bands, in order: cepstra are made of them, masks hide them
 
 
 @dataclass(frozen=True, eq=False)
@@ -80,7 +78,7 @@ class FeatureStore:
     speaker_indices: npt.NDArray[np.int32]  # (U,): into speakers.names
     speakers: SpeakerStats
     sampling_rate: int  # Hz
-    config: Mapping[str, Any]  # what it was made by
+    config: Mapping[str, Any]  # of its making
     parts: tuple[StoredPart, ...] = ()  # of the columns, from the first on; none: one filterbank
     frame_shift: float = 0.010  # s
     frame_length: float = 0.025  # s
@@ -241,29 +239,49 @@ class FeatureStore:
         return np.repeat(self.speaker_indices, np.diff(self.offsets))
 
 
-class SpeakerSums:
-    """Sums per speaker, in double precision: they depend on the order of what is added in their last digits alone."""
+def whole_store(folder: Path, fingerprint: str) -> tuple[FeatureStore, list[LeftOut]] | None:
+    """Return the store in `folder` and the utterances left out, if it is whole and has this fingerprint."""
+    try:
+        index = read_json(folder / INDEX)
+        if index["fingerprint"] != fingerprint:
+            return None
+        left_out = [LeftOut(**one) for one in index["left_out"]]
+        store = FeatureStore.open(folder)
+    except (UserError, KeyError, TypeError):
+        return None
+    return None if store.absent else (store, left_out)
 
-    def __init__(self, features: int) -> None:
-        self._features = features
-        self._sums: dict[str, tuple[int, npt.NDArray[np.float64], npt.NDArray[np.float64]]] = {}
+
+def file_state(path: Path) -> tuple[int, int]:
+    """Return size and time of change (ns) of a file; -1 of one that is not there."""
+    try:
+        status = path.stat()
+    except OSError:
+        return -1, -1
+    return status.st_size, status.st_mtime_ns
+
+
+class SpeakerSums:
+    """Sums per speaker, in double precision: they depend on the order of additions in their last digits alone."""
+
+    def __init__(self) -> None:
+        self._sums: dict[str, tuple[float, Float64, Float64]] = {}
 
     def add(self, speaker: str, features: Float32) -> None:
         """Add more frames (frames, F) of a speaker."""
-        zero = (0, np.zeros(self._features), np.zeros(self._features))
-        count, total, squares = self._sums.get(speaker, zero)
         double = features.astype(np.float64)
-        self._sums[speaker] = (
-            count + len(double),
-            total + double.sum(0),
-            squares + np.einsum("tf,tf->f", double, double),
-        )
+        self.add_sums(speaker, len(double), double.sum(0), np.einsum("tf,tf->f", double, double))
 
-    def finish(self, parts: Sequence[StoredPart]) -> SpeakerStats:
+    def add_sums(self, speaker: str, frames: float, total: Float64, squares: Float64) -> None:
+        """Add sums (F,) and sums of squares (F,) of more frames of a speaker."""
+        before = self._sums.get(speaker, (0, np.zeros(len(total)), np.zeros(len(total))))
+        self._sums[speaker] = before[0] + frames, before[1] + total, before[2] + squares
+
+    def finish(self, parts: Sequence[StoredPart] = ()) -> SpeakerStats:
         """Return the statistics of all speakers; columns of parts that are not normalised have mean 0 and deviation
         1."""
         names = tuple(sorted(self._sums))
-        counts = np.array([self._sums[name][0] for name in names], dtype=np.int64)
+        counts = np.array([self._sums[name][0] for name in names])
         mean = np.stack([self._sums[name][1] for name in names]) / counts[:, None]
         variance = np.stack([self._sums[name][2] for name in names]) / counts[:, None] - np.square(mean)
         std = np.maximum(np.sqrt(np.maximum(variance, 0.0)), SpeakerStats.STD_FLOOR)
@@ -273,4 +291,5 @@ class SpeakerSums:
                 mean[:, first : first + part.width] = 0.0
                 std[:, first : first + part.width] = 1.0
             first += part.width
-        return SpeakerStats(names, mean.astype(np.float32), std.astype(np.float32), counts)
+        frames = np.maximum(1, np.round(counts)).astype(np.int64)
+        return SpeakerStats(names, mean.astype(np.float32), std.astype(np.float32), frames)

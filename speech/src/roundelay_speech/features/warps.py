@@ -57,8 +57,8 @@ def warped(utterances: Sequence[Utterance], warps: Warps) -> list[Utterance]:
     """Return the utterances, then the copies at each factor but 1, of originals alone.
 
     Raises:
-        UserError: a factor is not between 0.8 and 1.25, or is there twice; the group is empty, or nobody is known to be
-            in it.
+        UserError: a factor is not between 0.8 and 1.25, or is there twice; the group is empty, or no speaker is known
+            to be in it.
     """
     factors = warps.factors
     if odd := [f for f in factors if not 0.8 <= f <= 1.25] or [f for f in factors if factors.count(f) > 1]:

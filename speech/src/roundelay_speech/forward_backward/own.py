@@ -2,8 +2,8 @@
 
     a_t(k) = log( exp(y_t(enter k) + log sum_j exp(w_jk + a_{t-1}(j))) + exp(y_t(stay k) + a_{t-1}(k)) )
 
-in logarithms, without any scaling: a graph goes from left to right, and what is hopelessly improbable in one frame may
-be all there is in the last. The states of all graphs stand one behind the other, each with the states before it (at
+in logarithms, without any scaling: a graph goes from left to right, and a state hopelessly improbable in one frame may
+be the only one in the last. The states of all graphs stand one behind the other, each with the states before it (at
 most M) in a table.
 
 Legend: N sequences, T frames of the longest, S columns, K states of all graphs together, M arcs into a state.

@@ -17,14 +17,13 @@ from typing import Any
 from roundelay.core.errors import UserError
 from roundelay.core.files import write_json
 from roundelay.core.progress import Progress
-from roundelay.grids.cells import Cell
+from roundelay.grids.grid import Cell
 from roundelay.grids.results import CellOutcome, CellState
 from roundelay.grids.running import GridWork
 from roundelay.job import Interrupt
 from roundelay.strategies import make_strategy
 from roundelay_speech.corpus.folds import TEST, fold, speaker_parts, write_fold
-from roundelay_speech.grids.cells import RecipeConfiguration, of_recipe
-from roundelay_speech.grids.running import RecipeWork
+from roundelay_speech.grids.running import RecipeConfiguration, RecipeWork, of_recipe
 from roundelay_speech.hmm.flat_start import train_alignments
 from roundelay_speech.packed.card import errors_of
 from roundelay_speech.prepared import Corpus, load_corpus
@@ -66,7 +65,7 @@ class Pooled:
 
 
 def plan_folds(source: str, overrides: Sequence[str], count: int, folder: Path | None = None) -> Folds:
-    """Return what is to be trained.
+    """Return the trainings to do.
 
     Args:
         count: of folds.

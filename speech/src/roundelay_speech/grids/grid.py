@@ -2,8 +2,8 @@
 every axis, under every seed.
 
 FOLDER/<label>-<learners>[-straggler][-<key>-<value>...]-seed<k> is a run directory like any other: `train`, `decode`
-and `report` work on it. Its name depends on the cell alone, and says of an axis only what differs from the recipe, so
-that a grid that grew finds what is there; a run that an earlier grid called otherwise is known by its recipe.
+and `report` work on it. Its name depends on the cell alone, and names of an axis only differences from the recipe, so
+that a grid that grew finds the runs that are there; a run that an earlier grid called otherwise is known by its recipe.
 """
 
 import dataclasses
@@ -17,12 +17,10 @@ from roundelay.core.configure import plain
 from roundelay.core.errors import UserError
 from roundelay.core.minibatch import PER_LEARNER, TOTAL, MinibatchSize
 from roundelay.grids.axes import Axes, Point, check_axes, points, read_axes, recipe_part, strategy_part
-from roundelay.grids.cells import Cell, Configuration, Work, stem
-from roundelay.grids.grid import Contenders, Grid, Tuning
+from roundelay.grids.grid import Cell, Configuration, Contenders, Grid, Tuning, Work, stem
 from roundelay.runtime.base import parse_straggler
 from roundelay.strategies import make_strategy
-from roundelay_speech.grids.cells import Directories, RecipeConfiguration, of_recipe
-from roundelay_speech.grids.running import RecipeWork
+from roundelay_speech.grids.running import Directories, RecipeConfiguration, RecipeWork, of_recipe
 from roundelay_speech.recipes.known import check_recipe
 from roundelay_speech.recipes.recipe import Recipe, load_recipe
 
@@ -73,19 +71,20 @@ class RecipeGrid(Grid):
 def plan(source: str, overrides: Sequence[str], wanted: Contenders, folder: Path | None = None) -> RecipeGrid:
     """Return the grid over a recipe. One learner stands for the baseline, `sgd`, which is always in it.
 
-    An override with several values is an axis (`compare.axes`). What `tune` names is chosen on dev for every cell of
-    the other axes, under the recipe's seed; the seeds that judge then come after it.
+    An override with several values is an axis (`compare.axes`). Options that `tune` names are chosen on dev for every
+    cell of the other axes, under the recipe's seed; the seeds that judge then come after it.
 
     In the simulator a gradient costs in proportion to its frames, at one price for all trainings. Where the recipe does
     not say for how many frames or sequences `cost.gradient` is, it is for one minibatch of a learner; if minibatches
     are an axis, for the recipe's own, in the recipe's own unit.
 
     Raises:
-        UserError: no such recipe, strategy or option; an override of what the grid sets; numbers that are no grid; a
-            price for sequences, whose length is an axis.
+        UserError: no such recipe, strategy or option; an override of an option that the grid sets; numbers that are no
+            grid; a price for sequences, whose length is an axis.
     """
     ours = {f"training.{key}" for key in OURS}
-    if taken := [text for text in (*overrides, *wanted.tune) if text.partition("=")[0] in ours]:
+    given = [text for text in overrides if not text.removeprefix("training.seed=").isdigit()]  # which is the first seed
+    if taken := [text for text in (*given, *wanted.tune) if text.partition("=")[0] in ours]:
         raise UserError(
             f"override {taken[0]!r}: a comparison sets it itself; use --strategies, --learners, --seeds or --straggler."
         )

@@ -1,28 +1,32 @@
-"""Training and decoding a recipe in the cells of a grid; what is there already is only read."""
+"""Training and decoding a recipe in the cells of a grid; what is there already, found by name or by recipe, is only
+read."""
 
+import dataclasses
 import gc
 from collections.abc import Collection
-from dataclasses import replace
+from contextlib import suppress
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any
 
-from roundelay.core.configure import plain
+from roundelay.core.configure import plain, read_yaml
+from roundelay.core.errors import UserError
+from roundelay.core.folders import RECIPE
 from roundelay.core.progress import Progress
 from roundelay.core.records import Results
-from roundelay.grids.cells import Cell, CellWork
-from roundelay.grids.grid import Grid
+from roundelay.grids.grid import Cell, CellWork, Configuration, Grid, directory_label
 from roundelay.grids.results import diverged
 from roundelay.grids.trials import turn_of
 from roundelay.job import Interrupt
 from roundelay.reports import load_run
 from roundelay.reports.headline import counted_split
-from roundelay.run_directory import claim_directory
+from roundelay.run_directory import claim_directory, same_training
 from roundelay.runtime.hosts.control.turns import FirstHost
 from roundelay.training import train
 from roundelay_speech.acoustic import make_job
-from roundelay_speech.grids.cells import of_recipe, recipe_of
 from roundelay_speech.hmm.alignment import require_summary as require_alignment
 from roundelay_speech.prepared import read_summary as read_corpus
-from roundelay_speech.recipes.kept import with_kept_order
-from roundelay_speech.recipes.recipe import Recipe, complete
+from roundelay_speech.recipes.recipe import Recipe, as_it_was, complete, with_kept_order
 from roundelay_speech.recognition.epochs import decode_epochs
 from roundelay_speech.recognition.recognise import recognise
 
@@ -30,7 +34,7 @@ from roundelay_speech.recognition.recognise import recognise
 def check_data(grid: Grid) -> None:
     """Find out before the first training whether the corpora and alignments are there, rather than once for each cell.
 
-    What has ended needs neither.
+    A cell that has ended needs neither.
 
     Raises:
         UserError: one of them is missing, or no corpus or alignment; names its folder.
@@ -47,7 +51,7 @@ class RecipeWork(CellWork):
 
     Args:
         epochs_of: seeds under which the model of every epoch is kept, and decoded with the one that the run leaves.
-        first: says to other hosts what is trained.
+        first: tells other hosts each training.
     """
 
     def __init__(
@@ -78,7 +82,7 @@ class RecipeWork(CellWork):
         return not self.decode or self._decode(recipe)
 
     def _decode(self, recipe: Recipe) -> bool:
-        """Decode what is not decoded yet; False if interrupted."""
+        """Decode the rest; return False if interrupted."""
         exp = self.cell.exp
         if not set(recipe.decode.splits) <= set(Results.read(exp).wer):
             if diverged(load_run(exp)):
@@ -89,3 +93,77 @@ class RecipeWork(CellWork):
             recognise(exp, recipe, self.progress)
         split = counted_split(recipe.decode.splits)
         return not self._epochs or decode_epochs(exp, recipe, split, self.progress, self.interrupt)
+
+
+@dataclass(frozen=True)
+class RecipeConfiguration(Configuration):
+    """Everything of a training of a recipe but its seed."""
+
+    base: Recipe  # with the values of the axes
+
+    def recipe(self, seed: int) -> Recipe:
+        """Return the recipe of a training under `seed`; of a virtual cluster its first learners take part.
+
+        Raises:
+            UserError: the recipe, or its virtual cluster, does not allow so many learners.
+        """
+        training = dataclasses.replace(
+            self.base.training,
+            strategy=self.strategy.name,
+            options=plain(self.strategy),
+            learners=self.learners,
+            seed=seed,
+            stragglers=self.stragglers,
+        )
+        cost = self.base.cost
+        if cost.cluster is not None and training.runtime == "sim":
+            cost = dataclasses.replace(cost, cluster=cost.cluster.first(self.learners))
+        return dataclasses.replace(self.base, training=training, cost=cost)
+
+
+def of_recipe(configuration: Configuration) -> RecipeConfiguration:
+    """Return the same configuration, which is a recipe's: of a grid over a recipe all are."""
+    assert isinstance(configuration, RecipeConfiguration)
+    return configuration
+
+
+def recipe_of(cell: Cell) -> Recipe:
+    """Return the recipe that a cell trains.
+
+    Raises:
+        UserError: as `RecipeConfiguration.recipe`.
+    """
+    return of_recipe(cell.configuration).recipe(cell.seed)
+
+
+class Directories:
+    """Run directories of the trainings of a recipe in a folder, found by name, or else by their recipe."""
+
+    def __init__(self, folder: Path) -> None:
+        self.folder = folder
+        self._read: dict[Path, dict[str, Any]] = {}
+
+    def cell(self, configuration: Configuration, seed: int) -> Cell:
+        """Return the cell with its directory: that of its name, unless another has its training already."""
+        usual = self.folder / f"{configuration.stem}-seed{seed}"
+        with suppress(UserError):  # a recipe that cannot be trained is told when its turn comes
+            recipe = of_recipe(configuration).recipe(seed)
+            like = f"{directory_label(configuration.strategy)}-{configuration.learners}*-seed{seed}"
+            for exp in (usual, *(sorted(self.folder.glob(like)) if self.folder.is_dir() else ())):
+                if (exp / RECIPE).is_file() and self._has(exp, recipe):
+                    return Cell(exp, configuration, seed)
+        return Cell(usual, configuration, seed)
+
+    def _has(self, exp: Path, recipe: Recipe) -> bool:
+        """Return True if the run in `exp` trains this recipe, in the order of epochs that it began with."""
+        with suppress(UserError):
+            return same_training(self._recipe(exp), plain(with_kept_order(recipe, exp)))
+        return False
+
+    def _recipe(self, exp: Path) -> dict[str, Any]:
+        if exp not in self._read:
+            try:
+                self._read[exp] = complete(as_it_was(read_yaml(exp / RECIPE)))
+            except UserError:  # not a recipe any more
+                self._read[exp] = {}
+        return self._read[exp]

@@ -7,8 +7,7 @@ from pathlib import Path
 
 from roundelay.core.errors import UserError
 from roundelay.grids.axes import read_axes
-from roundelay.grids.cells import Cell, Configuration, Work
-from roundelay.grids.grid import Contenders, Tuning
+from roundelay.grids.grid import Cell, Configuration, Contenders, Tuning, Work
 from roundelay.grids.trials import RATE, Trials
 from roundelay.reports.headline import counted_split
 from roundelay.runtime.base import LearnerDied
@@ -16,9 +15,8 @@ from roundelay.runtime.hosts.control.agent import serve
 from roundelay.runtime.hosts.control.succession import LedByAnother
 from roundelay.runtime.launch.world import HostPlace
 from roundelay_speech.acoustic import make_job, make_terms
-from roundelay_speech.grids.cells import Directories, recipe_of
 from roundelay_speech.grids.grid import plan
-from roundelay_speech.grids.running import RecipeWork, check_data
+from roundelay_speech.grids.running import Directories, RecipeWork, check_data, recipe_of
 from roundelay_speech.recipes.recipe import load_recipe
 
 FACTORS = (0.5, 1.0, 2.0, 4.0)

@@ -19,20 +19,18 @@ from itertools import pairwise
 import numpy as np
 import numpy.typing as npt
 
+from roundelay_speech.data.arrays import Float32, Int32
 from roundelay_speech.hmm.topology import EDGE, SILENCE, STATES, Tying, transitions
 from roundelay_speech.lexicon.lexicon import Lexicon
 from roundelay_speech.search.beam import search
 from roundelay_speech.search.fst import ARC, Arcs, Fst, from_arrays
-
-Float32 = npt.NDArray[np.float32]
-Int32 = npt.NDArray[np.int32]
 
 UNLIMITED = 2**31 - 1
 
 
 @dataclass(frozen=True, eq=False)
 class UtteranceGraph:
-    """All ways to say some words."""
+    """States that an utterance of given words may go through, as a graph."""
 
     fst: Fst  # input label = place in `pdfs` + 1, output label = width * phone + state + 1
     pdfs: Int32  # (U,) those that occur in the graph, ascending: only their likelihoods are needed
@@ -41,7 +39,7 @@ class UtteranceGraph:
 
 @dataclass(frozen=True, eq=False)
 class Aligned:
-    """The best path; arrays (T,)."""
+    """Best path of an utterance: tied state, phone and state of each frame, (T,)."""
 
     pdfs: Int32
     phones: npt.NDArray[np.int16]
@@ -72,7 +70,7 @@ def _phone_lattice(words: Sequence[str], lexicon: Lexicon, silence_probability: 
         lattice.after.append([])
         return len(lattice.phone) - 1
 
-    ends = [0]  # places where what has been said so far may end, before a silence is decided on
+    ends = [0]  # places where the words so far may end, before a silence is decided on
     for word in [*words, None]:
         silence = new(SILENCE)
         for place in ends:
@@ -135,8 +133,8 @@ def utterance_graph(
 
 
 def phone_loop(tying: Tying) -> UtteranceGraph:
-    """Return any phones in any order, by a tying that ignores neighbours: what no words can do better than, but for the
-    cost of silences."""
+    """Return any phones in any order, by a tying that ignores neighbours: no words can fit better, but for the cost of
+    silences."""
     # All phones come from one state and lead back to it: with an arc for each pair a search takes thrice as long.
     number = {(phone, EDGE, EDGE): phone - 1 for phone in range(1, len(tying.phones) + 1)}
     links = [(-1, target, 0.0) for target in number.values()]

@@ -148,7 +148,7 @@ def read_summary(folder: Path) -> AlignSummary | None:
     """Return the summary of an alignment; None if there is no (complete) one.
 
     Raises:
-        UserError: align.json is not what this version writes, or a file it names is damaged.
+        UserError: align.json is not of this version's form, or a file it names is damaged.
     """
     path = folder / SUMMARY
     if not path.is_file():

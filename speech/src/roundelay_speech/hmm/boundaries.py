@@ -15,7 +15,7 @@ import numpy as np
 import numpy.typing as npt
 
 from roundelay.core.errors import UserError
-from roundelay.core.parsing import parse_json
+from roundelay.core.files import parse_json, read_text
 from roundelay_speech.features.store import FeatureStore
 from roundelay_speech.hmm.alignment import Alignment
 from roundelay_speech.hmm.topology import SILENCE
@@ -26,7 +26,7 @@ PHONE_TIMES = "phone_times.jsonl"  # beside a prepared corpus that was synthesis
 FRAME_SHIFT_S = 0.010
 FIRST_BOUNDARY_S = 0.0075  # frame 0 is centred at 12.5 ms, and a boundary lies half a shift before its frame's centre
 
-# What the phones of the synthesiser begin with, in those of the lexicon; its stress marks and variants are dropped.
+# Phones of the lexicon by the beginning of the synthesiser's; stress marks and variants of these are dropped.
 SAME: Mapping[str, frozenset[str]] = {
     name: frozenset(phones.split())
     for name, phones in {
@@ -127,7 +127,7 @@ def synthesised_boundaries(corpus: Corpus, alignment: Path) -> list[str]:
 def boundary_errors(
     alignment: Alignment, store: FeatureStore, times: Path, utterances: Sequence[str]
 ) -> BoundaryErrors:
-    """Compare the aligned ones of these utterances with the phone times in a file of the synthesiser.
+    """Compare those of these utterances that are aligned with the phone times in a file of the synthesiser.
 
     Raises:
         UserError: the file is missing or is not one of phone times; no phone could be compared.
@@ -152,11 +152,7 @@ def boundary_errors(
 def read_phone_times(path: Path) -> Iterator[tuple[str, Begins]]:
     """Yield (utterance, its phones without pauses) from the lines of a file; names without marks of stress and
     variant."""
-    try:
-        lines = path.read_text(encoding="utf-8").splitlines()
-    except (OSError, UnicodeDecodeError) as error:
-        raise UserError(f"{path}: cannot be read ({error}).") from None
-    for number, line in enumerate(lines, 1):
+    for number, line in enumerate(read_text(path, "prepare the demo corpus").splitlines(), 1):
         try:
             value = parse_json(line)
             named = [(str(name), float(time)) for name, time in value["phones"]]

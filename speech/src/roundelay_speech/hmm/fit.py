@@ -4,12 +4,12 @@ Viterbi aligns any words to any speech, so an alignment says nothing of its tran
 do: of the utterance's own words (o), of other utterances' words of like length (mean r), and of any phones in any order
 (p, a loop over all phones). The fit is
 
-    (o - r) / (p - r)       1: as well as any phones could; 0: no better than words that somebody else said
+    (o - r) / (p - r)       1: as well as any phones could; 0: no better than words of another utterance
 
 Mixtures that were trained on a wrong transcript like it; in a small corpus they know it by heart. So the training split
 is cut into FOLDS, and each fold is scored by monophone mixtures of its own, trained on the others with the labels of
-the finished alignment. What fits much worse than the median is a suspect. The worst are compared with each other's
-transcripts: two that fit better when these are exchanged were probably swapped.
+the finished alignment. An utterance that fits much worse than the median is a suspect. The worst are compared with each
+other's transcripts: two that fit better when these are exchanged were probably swapped.
 
 Legend: T frames of all utterances together, D dimensions, S pdfs.
 """
@@ -24,8 +24,9 @@ import numpy as np
 import numpy.typing as npt
 
 from roundelay.core.files import write_json
-from roundelay.core.progress import Progress
+from roundelay.core.progress import Progress, tracked
 from roundelay.core.streams import stream
+from roundelay_speech.data.arrays import Float32
 from roundelay_speech.data.problems import counted
 from roundelay_speech.hmm.align import shortest
 from roundelay_speech.hmm.alignment import FIT_FILE
@@ -35,8 +36,6 @@ from roundelay_speech.hmm.task import Labels, Task
 from roundelay_speech.hmm.topology import EDGE, Tying
 from roundelay_speech.hmm.tree import untied
 from roundelay_speech.lexicon.lexicon import Lexicon
-
-Float32 = npt.NDArray[np.float32]
 
 FOLDS = 4
 OTHERS = 2  # transcripts that each utterance is compared with
@@ -111,7 +110,7 @@ def check_fit(
     """Compare every aligned utterance with transcripts of others.
 
     Args:
-        frames: (T, D) what the mixtures see.
+        frames: (T, D) the features of the mixtures.
         run: workers that have these frames.
 
     Returns:
@@ -131,14 +130,14 @@ def check_fit(
     names = sorted((n for n in task.spoken if n not in task.failed), key=lambda n: fold_of.get(n, 0))
     others = _others(task.spoken, names, lexicon, seed)
     names = [name for name in names if others[name]]
-    progress.start("comparing transcripts", len(names))
     scored = {}
-    for found in run.scored(
-        to_score(n, [task.spoken[n].words, *(task.spoken[o].words for o in others[n])]) for n in names
+    for found in tracked(
+        progress,
+        "comparing transcripts",
+        run.scored(to_score(n, [task.spoken[n].words, *(task.spoken[o].words for o in others[n])]) for n in names),
+        len(names),
     ):
         scored[found.id] = found
-        progress.advance()
-    progress.finish()
     fits = {name: _fit(one, one.scores[0]) for name, one in scored.items()}
     median = float(np.median(list(fits.values()))) if fits else 1.0
     unit = max(median, _NONE_FITS)
@@ -160,7 +159,7 @@ def check_fit(
 
 
 def _fit(scored: Scored, own: float | None) -> float:
-    """Fit of an utterance to some words of log-likelihood `own`; None: they have no path."""
+    """Return the fit of an utterance to some words of log-likelihood `own`; None: they have no path."""
     others = [score for score in scored.scores[1:] if score is not None]
     if own is None or not others:
         return -1.0 if own is None else 1.0

@@ -1,7 +1,7 @@
 """Passes of forced alignment over many utterances, in worker processes that keep the utterances' graphs.
 
-What a worker needs for good (transcripts, lexicon, where the frames are) it gets once; what changes from pass to pass
-(the mixtures) it reads from a file when told its name. Results do not depend on the number of workers, to the last bit.
+A worker gets lasting data (transcripts, lexicon, where the frames are) once; the mixtures, which change from pass to
+pass, it reads from a file when told its name. Results do not depend on the number of workers, to the last bit.
 
 Legend: T frames of one utterance, S pdfs.
 """
@@ -17,14 +17,14 @@ import numpy.typing as npt
 
 from roundelay.core.cores import cores
 from roundelay.core.files import read_json
-from roundelay_speech.data.processes import Workers, start_workers
+from roundelay_speech.data.arrays import Float32
+from roundelay_speech.data.processes import Workers, batched, start_workers
 from roundelay_speech.hmm.align import Aligned, UtteranceGraph, align, phone_loop, utterance_graph
 from roundelay_speech.hmm.gmm import Mixtures, Part, joined, load_mixtures, reestimate_some, rows_of
 from roundelay_speech.hmm.topology import Tying
 from roundelay_speech.hmm.tree import DecisionTree
 from roundelay_speech.lexicon.lexicon import Lexicon
 
-Float32 = npt.NDArray[np.float32]
 T = TypeVar("T")
 
 BATCH = 16  # utterances per task
@@ -54,13 +54,10 @@ class Pass:
 
 @dataclass(frozen=True)
 class ToScore:
-    """One utterance and transcripts that it is to be compared with (see fit).
-
-    Attributes:
-        mixtures, tree: files; of monophones.
-    """
+    """One utterance and transcripts that it is to be compared with (see fit)."""
 
     id: str
+    # mixtures, tree: files; of monophones.
     mixtures: Path
     tree: Path
     scale: float  # of the log-likelihoods
@@ -70,7 +67,8 @@ class ToScore:
 
 @dataclass(frozen=True)
 class Scored:
-    """Log-likelihoods a frame, in nats: of each transcript (None: it has no path), and of any phones in any order."""
+    """Log-likelihoods a frame of an utterance, in nats: of each of several transcripts (None: it has no path), and of
+    the best phones in any order (`loop`)."""
 
     id: str
     scores: tuple[float | None, ...]
@@ -105,12 +103,12 @@ class Aligners:
         Args:
             utterances: (id, (T, S) log-likelihoods, or None to have them from the mixtures).
         """
-        for outcome in self._workers.in_order(_work, ((batch, what) for batch in _batched(utterances))):
+        for outcome in self._workers.in_order(Worker.run, ((batch, what) for batch in batched(utterances, BATCH))):
             yield from outcome
 
     def scored(self, jobs: Iterable[ToScore]) -> Iterator[Scored]:
         """Compare utterances with transcripts; in the order given."""
-        for found in self._workers.in_order(_score, _batched(jobs)):
+        for found in self._workers.in_order(Worker.score, batched(jobs, BATCH)):
             yield from found
 
     def reestimate(self, mixtures: Mixtures, file: Path, pdfs: Path) -> Mixtures:
@@ -118,7 +116,7 @@ class Aligners:
         workers."""
         step = -(-mixtures.num_pdfs // EM_JOBS)
         jobs = [(file, pdfs, range(i, min(i + step, mixtures.num_pdfs))) for i in range(0, mixtures.num_pdfs, step)]
-        parts = [part for some in self._workers.in_order(_reestimate, jobs) for part in some]
+        parts = [part for some in self._workers.in_order(Worker.reestimate, jobs) for part in some]
         return joined(parts, mixtures.floor)
 
 
@@ -129,7 +127,7 @@ def aligners(material: Material, workers: int = 0) -> Iterator[Aligners]:
     Even a single worker is a process of its own: it computes with one thread, and how many threads add up a matrix
     product changes the last bits of it, which an alignment remembers.
     """
-    with start_workers(workers or cores(), _start, material) as running:
+    with start_workers(workers or cores(), Worker, material) as running:
         yield Aligners(running)
 
 
@@ -148,13 +146,17 @@ class Worker:
         self._rows: list[npt.NDArray[np.int64]] = []
         self._loop: UtteranceGraph | None = None  # of the present tying
 
-    def run(self, batch: Batch, what: Pass) -> Outcome:
+    def run(self, job: tuple[Batch, Pass]) -> Outcome:
         """Align a few utterances."""
+        batch, what = job
         self._take(what.tree)
         return [(name, self._align(self._material.spoken[name], loglikes, what)) for name, loglikes in batch]
 
-    def score(self, job: ToScore) -> Scored:
-        """Compare one utterance with transcripts."""
+    def score(self, jobs: list[ToScore]) -> list[Scored]:
+        """Compare a few utterances with transcripts."""
+        return [self._scored(job) for job in jobs]
+
+    def _scored(self, job: ToScore) -> Scored:
         tying = self._take(job.tree)
         if self._loop is None:
             self._loop = phone_loop(tying)
@@ -181,8 +183,9 @@ class Worker:
             self._graphs, self._loop = {}, None
         return self._tying
 
-    def reestimate(self, mixtures: Path, pdfs: Path, some: range) -> list[Part]:
+    def reestimate(self, job: tuple[Path, Path, range]) -> list[Part]:
         """Run EM for some pdfs."""
+        mixtures, pdfs, some = job
         assert self._frames is not None
         read = self._read(mixtures)
         if pdfs != self._rows_file:
@@ -216,33 +219,3 @@ class Worker:
             )
             self._graphs[spoken.id] = graph
         return graph
-
-
-_WORKER: list[Worker] = []  # of a worker process
-
-
-def _start(material: Material) -> None:
-    _WORKER[:] = [Worker(material)]
-
-
-def _reestimate(job: tuple[Path, Path, range]) -> list[Part]:
-    return _WORKER[0].reestimate(*job)
-
-
-def _work(job: tuple[Batch, Pass]) -> Outcome:
-    return _WORKER[0].run(*job)
-
-
-def _score(jobs: list[ToScore]) -> list[Scored]:
-    return [_WORKER[0].score(job) for job in jobs]
-
-
-def _batched(items: Iterable[T]) -> Iterator[list[T]]:
-    batch: list[T] = []
-    for item in items:
-        batch.append(item)
-        if len(batch) == BATCH:
-            yield batch
-            batch = []
-    if batch:
-        yield batch

@@ -1,6 +1,7 @@
-"""Utterances to be aligned, those that cannot be and why, and the labels that come of it.
+"""Utterances to be aligned, those that cannot be and why, and the labels that come of it; and the same alignment again
+with better models, by any log-likelihoods for the tied states.
 
-Legend: T frames of all utterances together, S pdfs.
+Legend: T frames of all utterances together, or of one, S pdfs.
 """
 
 import hashlib
@@ -9,26 +10,26 @@ import math
 import os
 import shutil
 from collections import Counter
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any
+from typing import Any, final
 
 import numpy as np
 import numpy.typing as npt
 
 from roundelay.core.errors import UserError
+from roundelay.core.files import json_line, write_json, write_text
 from roundelay.core.progress import Progress
+from roundelay_speech.data.arrays import Float32
 from roundelay_speech.data.problems import counted, listing
 from roundelay_speech.features.store import FeatureStore
 from roundelay_speech.hmm.align import Aligned, shortest
-from roundelay_speech.hmm.alignment import Alignment, AlignSummary, read_summary, silence_share, write_alignment
-from roundelay_speech.hmm.passes import Aligners, Pass, Spoken
+from roundelay_speech.hmm.alignment import LOG, Alignment, AlignSummary, read_summary, silence_share, write_alignment
+from roundelay_speech.hmm.passes import Aligners, Material, Pass, Spoken, aligners
 from roundelay_speech.hmm.tree import DecisionTree
 from roundelay_speech.prepared import TRAIN, Corpus
-
-Float32 = npt.NDArray[np.float32]
 
 SCRATCH = ".aligning-"  # and the process id
 UNKNOWN_WORDS = "has words that are not in the lexicon"
@@ -190,7 +191,8 @@ class Task:
 
 @contextmanager
 def scratch_folder(out: Path) -> Iterator[Path]:
-    """Make a folder for what only this run needs, beside its results: the same disk, the same message when it is full.
+    """Make a folder for files that only this run needs, beside its results: on the same disk, with the same message
+    when that is full.
 
     Folders of runs that were killed are removed.
     """
@@ -217,3 +219,88 @@ def _alive(process: str) -> bool:
     except PermissionError:
         return True
     return int(process) != os.getpid()  # ours can only be that of a dead process with the same id
+
+
+REALIGN_SCALE = 0.5  # of a network's log-likelihoods: surer than mixtures', whose frames count as independent
+
+
+@dataclass(frozen=True)
+class RealignConfig:
+    """Options of aligning again."""
+
+    scale: float = REALIGN_SCALE  # of the log-likelihoods
+    beams: tuple[float, ...] = (40.0, 200.0)  # tried in order, in scaled nats
+    silence_probability: float = 0.5  # of a silence between two words
+    failure_share: float = 0.1  # utterances that may be left out, as a share of all
+    workers: int = 0  # processes; 0: one a core
+
+    def __post_init__(self) -> None:
+        if not 0 < self.scale < math.inf:
+            raise UserError(f"Realignment: scale is {self.scale}: give a number above 0; {REALIGN_SCALE} is usual.")
+
+    def deciding(self) -> dict[str, Any]:
+        """Return the fields that decide the result, as align.json holds them."""
+        return {
+            "scale": self.scale,
+            "beams": list(self.beams),
+            "silence_probability": self.silence_probability,
+            "failure_share": self.failure_share,
+        }
+
+
+@final
+@dataclass(frozen=True)
+class ModelScores:
+    """A model that aligns: its log-likelihoods of an utterance, and its name."""
+
+    # (its frames, S) unscaled log-likelihoods of an utterance by its id, prior removed; called in the process that
+    # aligns, utterance by utterance.
+    of: Callable[[str], Float32]
+    # names the model, and tells one realignment from another: the same corpus, options and name are taken to be
+    # the same alignment.
+    made_by: str
+
+
+def realign(
+    corpus: Corpus,
+    store: FeatureStore,
+    alignment: Alignment,
+    scores: ModelScores,
+    *,
+    out: Path,
+    progress: Progress,
+    config: RealignConfig = RealignConfig(),
+) -> AlignSummary:
+    """Align all splits again, with the tying of an alignment and log-likelihoods of any model, into the folder `out`.
+
+    Raises:
+        UserError: as `train_alignments`; `alignment` or the log-likelihoods do not fit the corpus.
+    """
+    loglikes_of, made_by = scores.of, scores.made_by
+    task = Task.of(corpus, store, made_by, config.deciding())
+    if (there := task.already(out)) is not None:
+        return there
+    lexicon = corpus.alignment_lexicon.in_phones(alignment.tying.phones)
+    if len(alignment.pdf) != task.frames or alignment.tying.phones != lexicon.phones:
+        raise UserError(
+            f"{alignment.folder}: an alignment of another corpus than {corpus.folder}. Align this one first."
+        )
+    labels = Labels.empty(task.frames)
+    with scratch_folder(out) as scratch:
+        tree_file = scratch / "tree.json"
+        write_json(tree_file, alignment.tree.to_json())
+        material = Material(task.spoken, lexicon, config.silence_probability, None)
+        progress.start("realignment", len(task.spoken))
+        with aligners(material, config.workers) as run:
+            checked = ((name, task.checked(name, loglikes_of(name), alignment.num_pdfs)) for name in task.spoken)
+            task.align_all(run, checked, Pass(tree_file, None, config.scale, config.beams), labels, progress)
+        progress.finish()
+    before = alignment.summary
+    task.complain(config.failure_share)
+    summary = task.summary(labels, alignment.tree, before.contexts_seen)
+    both = (labels.pdf >= 0) & (alignment.pdf >= 0)
+    changed = float((labels.pdf != alignment.pdf)[both].mean()) if both.any() else 0.0
+    summary = replace(summary, log_likelihood=None, changed_share=changed)
+    write_text(out / LOG, json_line({"stage": "realignment", "made_by": made_by, "changed_share": changed}) + "\n")
+    labels.write(out, alignment.tree, summary)
+    return summary

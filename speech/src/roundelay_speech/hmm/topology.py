@@ -14,15 +14,15 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 import numpy as np
-import numpy.typing as npt
+
+from roundelay_speech.data.arrays import Int32
 
 STATES = 3
 SILENCE = 1
 EDGE = 0
 
-Int32 = npt.NDArray[np.int32]
 PhoneState = tuple[int, int, int]
-"""(phone id, state, pdf id): what a frame is aligned to."""
+"""(phone id, state, pdf id): the target of a frame's alignment."""
 
 
 @dataclass(frozen=True, eq=False)

@@ -23,11 +23,9 @@ import numpy as np
 import numpy.typing as npt
 
 from roundelay.core.errors import UserError
+from roundelay_speech.data.arrays import Float64, Ints
 from roundelay_speech.hmm.topology import EDGE, SILENCE, STATES, Tying
 from roundelay_speech.lexicon.lexicon import POSITIONS, are_by_position, base_phone
-
-Float64 = npt.NDArray[np.float64]
-Ints = npt.NDArray[np.integer]
 
 LEFT, OWN, RIGHT = 0, 1, 2  # where a question looks, as places in a (left, phone, right) window
 SIDES = {LEFT: "left", OWN: "own", RIGHT: "right"}

@@ -82,6 +82,7 @@ class ByteSource:
 
 @contextmanager
 def opened(path: Path) -> Iterator[ByteSource]:
+    """Open a file, unpacked if its name ends in `.gz`; errors name the file and the byte."""
     try:
         # A named pipe or a terminal would be waited for without end.
         if path.exists() and not path.is_file():

@@ -1,18 +1,29 @@
-"""Objects of Kaldi in an archive: matrices, vectors and vectors of whole numbers, binary or as text.
+"""Kaldi's archives and the objects in them: matrices, vectors and vectors of whole numbers, binary or as text.
 
-The forms are those of kaldi/src/matrix/kaldi-matrix, kaldi-vector and util/kaldi-holder. No number in a file is
-believed: before room is made for an object, the bytes it claims must be there.
+The forms are those of kaldi/src/matrix/kaldi-matrix, kaldi-vector and util/kaldi-holder. An archive (`.ark`, also
+gzipped) is a row of `KEY OBJECT`; a script file (`.scp`) says where the object of each key is (locations.py). As in
+Kaldi, a range may name up to 3 rows more than there are, and gets those there are (kaldi/src/util/kaldi-table,
+kaldi-io).
+
+Nothing here runs a command or unpickles, and no number in a file is believed: before room is made for an object, the
+bytes it claims must be there. Every failure is an `ArchiveError` that names the file, the byte and the key.
 
 Legend: T rows (frames), F columns (features).
 """
 
 import struct
-from typing import Literal
+from collections.abc import Iterable, Iterator
+from pathlib import Path
+from typing import Any, Literal
 
 import numpy as np
 import numpy.typing as npt
 
-from roundelay_speech.kaldi_io.byte_source import ByteSource, room_for
+from roundelay.core.errors import UserError
+from roundelay.core.files import atomic_write, write_text
+from roundelay_speech.data.manifest import is_one_word
+from roundelay_speech.kaldi_io.byte_source import ByteSource, next_key, opened, room_for
+from roundelay_speech.kaldi_io.locations import Location, parse_location
 
 Kind = Literal["matrix", "vector", "rows", "ints"]  # rows: a matrix, or a vector as its only row
 Real = npt.NDArray[np.float32] | npt.NDArray[np.float64]
@@ -142,7 +153,7 @@ def read_compressed(source: ByteSource, form: str, key: str | None) -> npt.NDArr
     room = room_for(source, key, 1, rows, columns)
     if room and not (np.isfinite(lowest) and np.isfinite(spread)):
         raise source.failure(f"impossible range of values: {lowest} and {spread} more", None, key)
-    with np.errstate(all="ignore"):  # values out of all bounds become infinite, which whoever uses them must check
+    with np.errstate(all="ignore"):  # values out of all bounds become infinite, which their users must check
         return _expanded(source, form, key, np.float32(lowest), np.float32(spread), rows, columns)
 
 
@@ -171,4 +182,146 @@ def _expanded(
             ),
         )
         values[:, column] = table[bytes_[column]]
+    return values
+
+
+_ROWS_BEYOND = 3  # as Kaldi: times of segments are rounded to 10 ms, and frames are 25 ms long
+
+
+def read_matrix(where: str, folder: Path = Path(), kind: Literal["matrix", "rows"] = "matrix") -> Real:
+    """Return the matrix at a place that a script file names, (T, F): float32, or float64 where it is stored so or is
+    text.
+
+    Args:
+        where: the place.
+        folder: the one that its path is relative to.
+        kind: `rows` also takes a vector (F,), as (1, F).
+
+    Raises:
+        ArchiveError: there is none, it is broken, or it does not have the rows and columns asked for.
+    """
+    place = parse_location(where, folder)
+    with opened(place.path) as source:
+        if place.offset is not None:
+            source.seek(place.offset)
+        matrix = read_object(source, kind, None)
+        return np.ascontiguousarray(_part(matrix, place, source))
+
+
+def read_archive(path: Path, kind: Kind = "matrix") -> Iterator[tuple[str, Object]]:
+    """Yield key and object of an archive, one after the other; a name that ends in `.gz` is unpacked on the way.
+
+    Args:
+        path: the archive.
+        kind: of its content: matrices (T, F), vectors (F,), or `rows`, either of them with a vector as (1, F) (all
+            float32, or float64 where stored so or text); or vectors of whole numbers (T,) int32.
+
+    Raises:
+        ArchiveError: at the first object that is broken, cut short, of another kind, or has the key of another.
+    """
+    seen: set[str] = set()
+    with opened(path) as source:
+        while True:
+            start = source.position
+            read = next_key(source)
+            if read is None:
+                return
+            key, end = read
+            if key in seen:
+                raise source.failure(f"the key {key} is there for the second time", start)
+            seen.add(key)
+            yield key, read_object(source, kind, key, line_ended=end == b"\n")
+
+
+def read_int_vectors(path: Path) -> Iterator[tuple[str, Ints]]:
+    """Yield key and vector (T,) int32 of an archive, one after the other, as in `ali.1.gz`. Raises as
+    `read_archive`."""
+    for key, vector in read_archive(path, "ints"):
+        yield key, vector.astype(np.int32, copy=False)
+
+
+def _part(matrix: Object, place: Location, source: ByteSource) -> Any:
+    """Return the rows and columns that a location asks for."""
+    rows, columns = matrix.shape
+    first, last = place.rows or (0, rows - 1)
+    left, right = place.columns or (0, columns - 1)
+    if place.rows and (first >= rows or last >= rows + _ROWS_BEYOND):
+        raise source.failure(f"rows {first} to {last} are asked for, there are {rows}", place.offset or 0)
+    if right >= columns:
+        raise source.failure(f"columns {left} to {right} are asked for, there are {columns}", place.offset or 0)
+    return matrix[first : last + 1, left : right + 1]
+
+
+def write_archive(
+    path: Path, objects: Iterable[tuple[str, npt.NDArray[Any]]], *, scp: Path | None = None, text: bool = False
+) -> dict[str, str]:
+    """Write an archive, atomically, and beside it a script file if one is named.
+
+    Args:
+        path: the archive; the script file names it as it is given here (absolute paths work from everywhere).
+        objects: key and matrix (T, F) or vector (F,) of float32 or float64, or vector (T,) of whole numbers.
+        scp: the script file, written last.
+        text: write Kaldi's text form; numbers read back the same.
+
+    Returns:
+        Key -> location, as in the script file.
+
+    Raises:
+        UserError: keys that are not one word or not unique, whole numbers beyond 32 bits, a full disk.
+    """
+    places: dict[str, str] = {}
+    with atomic_write(path) as file:
+        for key, values in objects:
+            if not is_one_word(key) or key in places:
+                raise UserError(f"{path}: {key!r} cannot be a key: it must be one word, and each its own.")
+            file.write(key.encode() + b" ")
+            places[key] = f"{path}:{file.tell()}"
+            try:
+                file.write(_as_text(values) if text else _as_binary(values))
+            except ValueError as error:
+                raise UserError(f"{path}: {key}: {error}.") from None
+    if scp is not None:
+        write_text(scp, "".join(f"{key} {place}\n" for key, place in places.items()))
+    return places
+
+
+def _as_binary(values: npt.NDArray[Any]) -> bytes:
+    if values.dtype.kind in "iu":
+        numbers = np.empty(len(_checked_ints(values)), NUMBER)
+        numbers["width"], numbers["value"] = 4, values
+        return b"\0B\4" + struct.pack("<i", len(values)) + numbers.tobytes()
+    number, letter = _real(values)
+    token = letter + (b"M " if values.ndim == 2 else b"V ")
+    sizes = b"".join(b"\4" + struct.pack("<i", length) for length in _stored_shape(values))
+    return b"\0B" + token + sizes + values.astype(number).tobytes()
+
+
+def _as_text(values: npt.NDArray[Any]) -> bytes:
+    if values.dtype.kind in "iu":
+        return (" ".join(map(str, _checked_ints(values).tolist())) + "\n").encode()
+    _real(values)
+    # str of a numpy number is the shortest text that reads back as the same number of its width.
+    rows = [" ".join(str(number) for number in row) for row in np.atleast_2d(values)]
+    if values.ndim == 1:
+        return f" [ {rows[0]} ]\n".encode()
+    return f" [{''.join(f'{chr(10)}  {row} ' for row in rows) if values.size else ' '}]\n".encode()
+
+
+def _stored_shape(values: npt.NDArray[Any]) -> tuple[int, ...]:
+    """Return the shape as Kaldi has it: it knows only one empty matrix, 0 x 0."""
+    return values.shape if values.size else (0,) * values.ndim
+
+
+def _real(values: npt.NDArray[Any]) -> tuple[str, bytes]:
+    if values.dtype not in (np.float32, np.float64) or values.ndim not in (1, 2):
+        raise ValueError(f"{values.ndim} dimensions of {values.dtype}: neither a matrix nor a vector of real numbers")
+    return ("<f4", b"F") if values.dtype == np.float32 else ("<f8", b"D")
+
+
+def _checked_ints(values: npt.NDArray[Any]) -> npt.NDArray[Any]:
+    if values.ndim != 1:
+        raise ValueError(f"whole numbers in {values.ndim} dimensions: Kaldi stores vectors of them")
+    limits = np.iinfo(np.int32)
+    if len(values) and not limits.min <= int(values.min()) <= int(values.max()) <= limits.max:
+        raise ValueError("whole numbers beyond 32 bits")
     return values

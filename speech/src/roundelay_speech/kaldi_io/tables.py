@@ -1,4 +1,4 @@
-"""The files of a Kaldi data directory as tables, and what they say about each other."""
+"""The files of a Kaldi data directory as tables, and their references to each other."""
 
 import itertools
 import math
@@ -14,7 +14,7 @@ _ARCHIVE_POSITION = re.compile(r".*:\d+")
 
 @dataclass(frozen=True)
 class Table:
-    """One of the files: key -> the rest of its line, and the line it is on."""
+    """A file of a data directory: key -> the rest of its line, and the line it is on."""
 
     path: Path
     values: Mapping[str, str]

@@ -1,13 +1,12 @@
-"""Kaldi's tokens and numbers, in binary or text: what its trees and models are written in.
+"""Kaldi's tokens and numbers, of which its trees and models consist, in binary.
 
-A binary file begins with two bytes, a zero and `B`. Numbers in binary carry their size in bytes in front (negative:
+A file begins with two bytes, a zero and `B`. Numbers in binary carry their size in bytes in front (negative:
 unsigned), vectors of whole numbers the size of one and how many.
 """
 
 import struct
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import Protocol
 
 import numpy as np
 
@@ -18,90 +17,12 @@ _BINARY = b"\0B"
 LONGEST_TOKEN = 64
 
 
-class Input(Protocol):
-    """The next thing in a file, text or binary; raises UserError with the place where it is something else."""
-
-    def token(self) -> str: ...
-    def integer(self) -> int: ...
-    def real(self) -> float: ...
-    def integers(self) -> list[int]: ...
-    def reals(self) -> list[float]: ...
-    def fault(self, what: str) -> UserError: ...  # with what comes next
-    def wrong(self, what: str) -> UserError: ...  # with what was just read
-    def left(self) -> int: ...
-
-
-class TextInput:
-    """Words between blanks, numbered by line."""
-
-    def __init__(self, path: Path, data: bytes) -> None:
-        try:
-            text = data.decode()
-        except UnicodeDecodeError as error:
-            raise UserError(f"{path}: neither Kaldi's binary form nor text (byte {error.start}).") from None
-        self._path = path
-        self._words = [(word, number) for number, line in enumerate(text.split("\n"), 1) for word in line.split()]
-        self._at = 0
-
-    def left(self) -> int:
-        return len(self._words) - self._at
-
-    def fault(self, what: str) -> UserError:
-        if self._at >= len(self._words):
-            return UserError(f"{self._path}: cut short: {what} where the file ends. Get the file again.")
-        word, line = self._words[self._at]
-        return UserError(f"{self._path}:{line}: {what}, found {word[:LONGEST_TOKEN]!r}.")
-
-    def wrong(self, what: str) -> UserError:
-        line = self._words[max(0, self._at - 1)][1] if self._words else 1
-        return UserError(f"{self._path}:{line}: {what}.")
-
-    def token(self) -> str:
-        if self._at >= len(self._words):
-            raise self.fault("expected a token")
-        self._at += 1
-        return self._words[self._at - 1][0]
-
-    def _number(self, kind: Callable[[str], float], name: str) -> float:
-        if self._at >= len(self._words):
-            raise self.fault(f"expected {name}")
-        try:
-            value = kind(self._words[self._at][0])
-        except ValueError:
-            raise self.fault(f"expected {name}") from None
-        self._at += 1
-        return value
-
-    def integer(self) -> int:
-        value = int(self._number(int, "a whole number"))
-        if abs(value) >= 2**31:
-            self._at -= 1
-            raise self.fault("expected a whole number of 32 bits")
-        return value
-
-    def real(self) -> float:
-        return self._number(float, "a number")
-
-    def _vector(self, one: Callable[[], float]) -> list[float]:
-        if self.token() != "[":
-            self._at -= 1
-            raise self.fault("expected [")
-        found = []
-        while self._at < len(self._words) and self._words[self._at][0] != "]":
-            found.append(one())
-        if self.token() != "]":
-            raise self.fault("expected ]")
-        return found
-
-    def integers(self) -> list[int]:
-        return [int(value) for value in self._vector(self.integer)]
-
-    def reals(self) -> list[float]:
-        return self._vector(self.real)
-
-
 class BinaryInput:
-    """Tokens that end with a blank, numbers with their sizes."""
+    """The next thing in a file: tokens that end with a blank, numbers with their sizes.
+
+    Where it is something else, UserError has the place: a `fault` is told with what comes next, something `wrong` with
+    what was just read.
+    """
 
     def __init__(self, path: Path, data: bytes) -> None:
         self._path, self._data, self._at = path, data, len(_BINARY)
@@ -167,69 +88,46 @@ class BinaryInput:
         return [float(value) for value in np.frombuffer(self._take(width * size, "a vector"), f"<f{width}")]
 
 
-def open_input(path: Path) -> Input:
+def open_input(path: Path) -> BinaryInput:
+    """Open a file of Kaldi's.
+
+    Raises:
+        UserError: it cannot be read, is empty, or is not in binary.
+    """
     try:
         data = path.read_bytes()
     except OSError as error:
         raise UserError(f"{path}: cannot be read ({error.strerror or error}).") from None
     if not data:
         raise UserError(f"{path}: the file is empty.")
-    return BinaryInput(path, data) if data[:2] == _BINARY else TextInput(path, data)
+    if data[:2] != _BINARY:
+        raise UserError(
+            f"{path}: not Kaldi's binary form, which begins with a zero and B. If it is text, write it anew by Kaldi's "
+            "`copy-tree` or `copy-transition-model`."
+        )
+    return BinaryInput(path, data)
 
 
-def expect(source: Input, *wanted: str) -> str:
+def expect(source: BinaryInput, *wanted: str) -> str:
+    """Read a token that must be one of those wanted, and return it."""
     found = source.token()
     if found not in wanted:
         raise source.wrong(f"expected {' or '.join(wanted)}, found {found[:LONGEST_TOKEN]!r}")
     return found
 
 
-def read_count(source: Input, what: str) -> int:
-    """Return a number of things to come, each of which takes at least a byte."""
+def read_count(source: BinaryInput, what: str) -> int:
+    """Read the number of elements that follow. Each takes at least a byte, so a larger number than bytes are left is an
+    error, which names `what` they are."""
     value = source.integer()
     if not 0 <= value <= source.left():
         raise source.wrong(f"{value} {what}, which cannot be")
     return value
 
 
-class Output(Protocol):
-    data: bytearray
-
-    def token(self, word: str) -> None: ...
-    def integer(self, value: int) -> None: ...
-    def size(self, value: int) -> None: ...
-    def real(self, value: float) -> None: ...
-    def integers(self, values: Sequence[int]) -> None: ...
-    def reals(self, values: Sequence[float]) -> None: ...
-    def line(self) -> None: ...
-
-
-class TextOutput:
-    def __init__(self) -> None:
-        self.data = bytearray()
-
-    def token(self, word: str) -> None:
-        self.data += f"{word} ".encode()
-
-    def integer(self, value: int) -> None:
-        self.data += b"%d " % value
-
-    size = integer
-
-    def real(self, value: float) -> None:
-        self.data += f"{float(np.float32(value)):.9g} ".encode()
-
-    def integers(self, values: Sequence[int]) -> None:
-        self.data += f"[ {''.join(f'{v} ' for v in values)}]\n".encode()
-
-    def reals(self, values: Sequence[float]) -> None:
-        self.data += f" [ {''.join(f'{float(np.float32(v)):.9g} ' for v in values)}]\n".encode()
-
-    def line(self) -> None:
-        self.data += b"\n"
-
-
 class BinaryOutput:
+    """Tokens and numbers as Kaldi writes them in binary."""
+
     def __init__(self) -> None:
         self.data = bytearray(_BINARY)
 
@@ -253,10 +151,8 @@ class BinaryOutput:
         self.integer(len(values))
         self.data += np.array(values, "<f4").tobytes()
 
-    def line(self) -> None:
-        pass
 
-
-def save(path: Path, out: Output) -> None:
+def save(path: Path, out: BinaryOutput) -> None:
+    """Write the output to a file, whole or not at all."""
     with atomic_write(path) as file:
         file.write(bytes(out.data))

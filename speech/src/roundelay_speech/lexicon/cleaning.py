@@ -9,11 +9,22 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import Literal
 
-from roundelay_speech.lexicon.lexicon import Lexicon, NearWords, bare
+from roundelay_speech.lexicon.lexicon import Lexicon, NearWords, bare, folded
 from roundelay_speech.lexicon.marks import MARKS
 
 Kind = Literal[
-    "noise", "unclear", "guessed", "inside", "broken", "stop", "letters", "symbol", "punctuation", "apostrophe", "case"
+    "noise",
+    "unclear",
+    "guessed",
+    "inside",
+    "broken",
+    "stop",
+    "letters",
+    "symbol",
+    "punctuation",
+    "apostrophe",
+    "characters",
+    "case",
 ]
 CHANGE_KINDS: Mapping[Kind, str] = {
     "noise": "marks of noises and pauses, removed: silence has their sound",
@@ -26,6 +37,7 @@ CHANGE_KINDS: Mapping[Kind, str] = {
     "symbol": "symbols removed, which may have been said",
     "punctuation": "punctuation removed",
     "apostrophe": "apostrophes of typesetters",
+    "characters": "accents written otherwise that look the same",
     "case": "upper and lower case",
 }
 """Kinds of changes in words, the most telling first."""
@@ -51,7 +63,7 @@ _DOTTED = re.compile(r"(?:[^\W\d_]\.){2,}|(?:[^\W\d_]\.)+[^\W\d_]")
 
 @dataclass(frozen=True)
 class Change:
-    """A word or mark of a transcript, and what took its place: one word, several, or nothing."""
+    """A word or mark of a transcript, and its replacement: one word, several, or nothing."""
 
     kind: Kind
     before: str
@@ -60,7 +72,7 @@ class Change:
 
 @dataclass
 class Cleaned:
-    """A transcript as it became."""
+    """Words of a cleaned transcript, and the changes made."""
 
     words: list[str] = field(default_factory=list)
     changes: list[Change] = field(default_factory=list)
@@ -77,7 +89,7 @@ class Cleaner:
     A word the dictionary lacks becomes the one it has that differs by case or by punctuation at its ends alone; if
     there is none, it loses that punctuation. A full stop that the dictionary has with the word (`s.`, `mr.`) goes where
     the word is said the same way without it; at the end of the utterance also where it is not (`no.`), for there it is
-    the sentence's. What is cleaned already stays as it is.
+    the sentence's. A clean transcript stays as it is.
     """
 
     def __init__(self, lexicon: Lexicon) -> None:
@@ -101,7 +113,7 @@ class Cleaner:
         return made
 
     def _pieces(self, text: str, made: Cleaned) -> Iterator[tuple[str, bool]]:
-        """Yield the words between marks, and True for marks that are words of the dictionary; notes what becomes of
+        """Yield the words between marks, and True for marks that are words of the dictionary; notes the treatment of
         marks."""
         place = 0
         for mark in MARKS.finditer(text):
@@ -119,7 +131,7 @@ class Cleaner:
         yield from ((word, False) for word in text[place:].split())
 
     def _listed(self, mark: str) -> str | None:
-        """Return the mark as the dictionary lists it, in whatever case."""
+        """Return the mark as the dictionary lists it, in any case."""
         return mark if mark in self._lexicon else self._near.in_other_case(mark)
 
     def _of_mark(self, group: str, inside: str) -> tuple[Kind, list[str]]:
@@ -182,7 +194,9 @@ def _kind(word: str, plain: str, made: str) -> Kind:
     """Return the kind of a change of spelling."""
     if made.casefold() == word.casefold():
         return "case"
-    if made.casefold() == plain.casefold():
+    if folded(made) == folded(word):
+        return "characters"
+    if folded(made) == folded(plain):
         return "apostrophe"
     gone = plain.casefold().replace(made.casefold(), "", 1) if made else plain
     return "symbol" if any(character in _SYMBOLS for character in gone) else "punctuation"

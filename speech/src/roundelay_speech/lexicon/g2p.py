@@ -32,13 +32,13 @@ import numpy.typing as npt
 from roundelay.core.errors import UserError
 from roundelay.core.files import MOST_TEXT, atomic_write, read_packed
 from roundelay.core.progress import Progress, Silent
+from roundelay_speech.data.arrays import Float64
 from roundelay_speech.lexicon.letter_phone import Pair, align_letters
 from roundelay_speech.lexicon.lexicon import Lexicon, MissingWord, Pronunciation
 from roundelay_speech.ngrams.estimate import Estimator, count, model_of
 from roundelay_speech.ngrams.ngram import BEGIN, END, NEVER, ROOT
 
 Ints = npt.NDArray[np.int64]
-Float64 = npt.NDArray[np.float64]
 
 EMPTY, START = 0, 1  # nodes: no history; the beginning of a sequence
 FINAL = -1  # where the end of a sequence leads
@@ -47,22 +47,18 @@ _NATS = np.log(10.0)
 
 @dataclass(frozen=True, eq=False)
 class Automaton:
-    """Histories and what may follow them; costs are in nats.
-
-    Attributes:
-        source, symbol, target, cost: (A,) of every arc; symbol V is the end of a sequence, its target FINAL.
-        shorter, back_off: (N,) the node of the shorter history (EMPTY's is itself) and the cost of going there.
-        length: (N,) symbols of each history.
-    """
+    """Histories and what may follow them; costs are in nats."""
 
     symbols: int  # V
+    # source, symbol, target, cost: (A,) of every arc; symbol V is the end of a sequence, its target FINAL.
     source: Ints
     symbol: Ints
     target: Ints
     cost: Float64
+    # shorter, back_off: (N,) the node of the shorter history (EMPTY's is itself) and the cost of going there.
     shorter: Ints
     back_off: Float64
-    length: Ints
+    length: Ints  # (N,) symbols of each history
 
 
 def estimate_automaton(sequences: Sequence[Sequence[int]], symbols: int, order: int) -> Automaton:
@@ -115,7 +111,7 @@ class Guess:
 
 @dataclass(frozen=True, eq=False)
 class G2p:
-    """A trained model."""
+    """A trained model of pronunciations: an n-gram over pairs of letters and phones."""
 
     trained_on: str  # digest of the dictionary and the order, to know the model of a dictionary again
     pairs: tuple[Pair, ...]  # by the symbols of the automaton
@@ -160,7 +156,7 @@ class G2p:
                 if paths:
                     waiting[node] = _best(paths, n)
             chunks = [letters[place : place + size] for size in (1, 2) if place + size <= len(letters)] or [""]
-            # Long histories first: what backs off from one joins those that are there.
+            # Long histories first: mass that backs off from one joins those that are there.
             levels: defaultdict[int, list[int]] = defaultdict(list)
             for node in waiting:
                 levels[int(length[node])].append(node)
@@ -271,7 +267,7 @@ def save_g2p(path: Path, model: G2p) -> None:
 
 
 def load_g2p(path: Path) -> G2p:
-    """Read what `save_g2p` wrote.
+    """Read the file of `save_g2p`.
 
     Raises:
         UserError: no such file, or not such a file.

@@ -1,8 +1,8 @@
 """Alignment of the letters of words with their phones: EM over pairs of a few letters and a few phones.
 
-A pronunciation is cut into pairs, PH|F  O|OW  NE|N, each with a probability of its own; nobody says where the cuts are,
-so EM weighs all of them (the alignment of Bisani and Ney 2008 and of Jiampojamarn et al. 2007, here with pairs of one
-letter and none to two phones, or of two letters and one phone):
+A pronunciation is cut into pairs, PH|F  O|OW  NE|N, each with a probability of its own; the cuts are not known, so EM
+weighs all of them (the alignment of Bisani and Ney 2008 and of Jiampojamarn et al. 2007, here with pairs of one letter
+and none to two phones, or of two letters and one phone):
 
     a(i, j) = sum over pairs (x|y) that end at letter i and phone j of a(i - |x|, j - |y|) p(x|y)      b(i, j) likewise
     c(x|y)  = sum over words and places of a(before) p(x|y) b(after) / a(end),         p(x|y) = c(x|y) / sum of all c
@@ -17,8 +17,9 @@ from dataclasses import dataclass
 import numpy as np
 import numpy.typing as npt
 
+from roundelay_speech.data.arrays import Float64
+
 Ints = npt.NDArray[np.int64]
-Float64 = npt.NDArray[np.float64]
 
 MOVES = ((1, 1), (1, 0), (1, 2), (2, 1))
 """(letters, phones) of a pair."""
@@ -40,7 +41,7 @@ class _Group:
 
 @dataclass(frozen=True, eq=False)
 class Alignments:
-    """Result of EM."""
+    """Pairs of letters and phones of each word, as EM found them."""
 
     # of each word, in the order given; None for a word that has more phones than two for each letter.
     pairs: list[tuple[Pair, ...] | None]

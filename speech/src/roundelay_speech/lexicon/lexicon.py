@@ -2,12 +2,16 @@
 
 A lexicon file is CMU's: a word, blanks, its phones; more ways to say a word as `WORD(2)`; `;;;` begins a comment line
 and `#` a comment.
+
+All ways to say a row of words, every pronunciation with a silence or none at the ends and between words, are a graph
+without cycles, whose arcs are phones. Nodes are numbered so that arcs lead to higher numbers; node 0 is the beginning.
 """
 
 import dataclasses
+import math
 import re
 import unicodedata
-from collections import Counter
+from collections import Counter, defaultdict
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
@@ -34,6 +38,7 @@ STRESSED = re.compile(r"^(AA|AE|AH|AO|AW|AY|EH|ER|EY|IH|IY|OW|OY|UH|UW)[012]$")
 _CASED: Mapping[LexiconCase, Callable[[str], str]] = {"keep": str, "upper": str.upper, "lower": str.lower}
 # Names that a decoding graph uses for itself.
 _RESERVED = re.compile("<eps>|<s>|</s>")
+_PROBABILITY = re.compile(r"\d*\.\d+(e-\d+)?")
 
 
 @dataclass(frozen=True)
@@ -187,6 +192,11 @@ def parse_lexicon(
             problems.append(f"{where}:{number}: {fields[0]} has two numbers of a variant")
         if not phones:
             problems.append(f"{where}:{number}: {word} has no phones")
+        elif _PROBABILITY.fullmatch(phones[0]):
+            problems.append(
+                f"{where}:{number}: {word} has the number {phones[0]} where a phone should be; instead of Kaldi's "
+                "lexiconp.txt, which has probabilities, take lexicon.txt"
+            )
         problems += [
             f"{where}:{number}: {name} is reserved for decoding graphs; delete or rename it"
             for name in (word, *phones)
@@ -253,26 +263,33 @@ def _mapped(utterance: Utterance, lexicon: Lexicon, map_to: str) -> Utterance:
     return dataclasses.replace(utterance, text=" ".join(w if w in lexicon else map_to for w in utterance.words))
 
 
+def folded(word: str) -> str:
+    """Return a form that words have in common if they differ by case alone, or by the code of characters with accents:
+    `é` is one code or two, and looks the same."""
+    return unicodedata.normalize("NFC", word.casefold())
+
+
 class NearWords:
-    """Words of a lexicon found by another spelling: one that differs by case, or by punctuation at its ends, alone."""
+    """Words of a lexicon found by another spelling: one that differs by case, by the code of characters with accents
+    (`folded`), or by punctuation at its ends, alone."""
 
     def __init__(self, lexicon: Lexicon) -> None:
         self._folded: dict[str, str] = {}
         for word in lexicon.pronunciations:
-            self._folded.setdefault(word.casefold(), word)
+            self._folded.setdefault(folded(word), word)
         self._case = case_of(lexicon.pronunciations)
 
     def get(self, word: str) -> str | None:
         """Return the lexicon's word; None if it has none that near."""
         plain = word.replace("\u2019", "'")  # the apostrophe of typesetters
         for form in (plain, bare(plain, "'"), bare(plain)):
-            if (found := self._folded.get(form.casefold())) is not None:
+            if (found := self._folded.get(folded(form))) is not None:
                 return found
         return None
 
     def in_other_case(self, word: str) -> str | None:
         """Return the lexicon's word that differs by case alone, or not at all; None if it has none."""
-        return self._folded.get(word.casefold())
+        return self._folded.get(folded(word))
 
     def in_case(self, word: str) -> str:
         """Return a word in the case of the lexicon's words, if these are all in one."""
@@ -294,7 +311,7 @@ def _is_mark(character: str, but: str) -> bool:
 
 
 def missing_words_error(missing: Sequence[MissingWord], lexicon: Lexicon) -> UserError:
-    """Return the message that lists all missing words (all: the list is what the user extends the lexicon by)."""
+    """Return the message that lists all missing words (all: the user extends the lexicon by the list)."""
     near = NearWords(lexicon)
     marks = [m for m in missing if is_mark(m.word)]
     others = {m.word: near.get(m.word) for m in missing if not is_mark(m.word)}
@@ -317,8 +334,96 @@ def missing_words_error(missing: Sequence[MissingWord], lexicon: Lexicon) -> Use
     if close:
         lines = [f"{m.word} ({m.count} x, first in {m.first}; the lexicon has {others[m.word]})" for m in close]
         parts.append(
-            f"{len(close)} of them the lexicon has in another case or without punctuation; `--clean-transcripts` "
-            "writes them as the lexicon does:"
+            f"{len(close)} of them the lexicon has in another case, without punctuation, or in other characters that "
+            "look the same; `--clean-transcripts` writes them as the lexicon does:"
         )
         parts.append(listing(lines))
     return UserError("\n".join(parts))
+
+
+EDGES, BETWEEN = 0.8, 0.2
+"""Probability of a silence at either end of an utterance, and between two of its words, as flat-start LF-MMI assumes
+(Hadian et al. 2018)."""
+OPENING, CLOSING = "<s>", "</s>"
+
+
+@dataclass(frozen=True)
+class SaidArc:
+    """An arc of `Said`: a phone, the node it leads to, and its probability."""
+
+    phone: str
+    target: int
+    probability: float  # of all arcs that leave a node, and of ending there, the sum is 1
+
+
+@dataclass(frozen=True)
+class Said:
+    """All pronunciations of a row of words, as an automaton of phones."""
+
+    arcs: tuple[tuple[SaidArc, ...], ...]  # that leave each node
+    ends: tuple[float, ...]  # probability of ending in each node
+
+    def shortest(self) -> int:
+        """Return phones of the shortest way."""
+        least: list[float] = [0.0, *[math.inf] * (len(self.arcs) - 1)]
+        for node, arcs in enumerate(self.arcs):
+            for arc in arcs:
+                least[arc.target] = min(least[arc.target], least[node] + 1)
+        return int(min(size for size, end in zip(least, self.ends, strict=True) if end > 0))
+
+
+def ways_to_say(words: Sequence[str], lexicon: Lexicon) -> Said | None:
+    """Return all pronunciations of these words, those of a word with equal probability; None where one of them has
+    none."""
+    if any(word not in lexicon for word in words):
+        return None
+    arcs: list[list[SaidArc]] = []
+    ends: list[float] = []
+
+    def node() -> int:
+        arcs.append([])
+        ends.append(0.0)
+        return len(arcs) - 1
+
+    here, paused = node(), node()
+    for number, word in enumerate(words):
+        silence = EDGES if number == 0 else BETWEEN
+        arcs[here].append(SaidArc(lexicon.silence, paused, silence))
+        variants = lexicon.pronunciations[word]
+        inner = [[node() for _ in said[1:]] for said in variants]
+        after, after_paused = node(), node()
+        for said, nodes in zip(variants, inner, strict=True):
+            way = [*nodes, after]
+            share = 1.0 / len(variants)
+            arcs[here].append(SaidArc(said[0], way[0], (1.0 - silence) * share))
+            arcs[paused].append(SaidArc(said[0], way[0], share))
+            for place, phone in enumerate(said[1:]):
+                arcs[way[place]].append(SaidArc(phone, way[place + 1], 1.0))
+        here, paused = after, after_paused
+    silence = EDGES if words else 1.0
+    arcs[here].append(SaidArc(lexicon.silence, paused, silence))
+    ends[here], ends[paused] = 1.0 - silence, 1.0
+    return Said(tuple(map(tuple, arcs)), tuple(ends))
+
+
+def expected_ngrams(said: Said, order: int) -> Counter[tuple[str, ...]]:
+    """Return the mean number of times that every n-gram of phones occurs.
+
+    An n-gram is a history of up to `order` - 1 phones, with `OPENING` first where it begins an utterance, and then a
+    phone or `CLOSING`.
+    """
+    found: Counter[tuple[str, ...]] = Counter()
+    reached: list[defaultdict[tuple[str, ...], float]] = [defaultdict(float) for _ in said.arcs]
+    reached[0][(OPENING,)] = 1.0
+    keep = order - 1
+    for node, arcs in enumerate(said.arcs):
+        for history, mass in reached[node].items():
+            shown = history[len(history) - min(keep, len(history)) :]
+            for arc in arcs:
+                part = mass * arc.probability
+                found[(*shown, arc.phone)] += part  # type: ignore[assignment]
+                longer = (*shown, arc.phone)
+                reached[arc.target][longer[max(0, len(longer) - keep) :]] += part
+            if said.ends[node] > 0:
+                found[(*shown, CLOSING)] += mass * said.ends[node]  # type: ignore[assignment]
+    return found

@@ -1,4 +1,4 @@
-"""Marks in transcripts: what many corpora write for noises, for pauses and for speech that was not understood.
+"""Marks in transcripts: the signs of many corpora for noises, for pauses and for speech that was not understood.
 
 `<cough>`, `[door slams]`, `{breath}`, `(laughter)`, `*laugh*`, `++um++`, `%hesitation`, `&=laughs`; `((words))` and
 `(( ))` of Fisher, for words that were guessed and speech that was not understood; `[laughter-yes]`, which is said while

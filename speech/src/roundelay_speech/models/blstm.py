@@ -1,4 +1,4 @@
-"""A deep bidirectional LSTM: what lies ahead and what lies behind, all the way, for every frame.
+"""A deep bidirectional LSTM: every frame sees all frames before it and after it.
 
     (N, T, 120) -> [LSTM ahead H | LSTM back H, dropout] x layers -> (N, T, 2 H)
                 -> the B frames that count -> (B, 2 H) -> Linear 256, a bottleneck, or none -> Linear S
@@ -13,7 +13,7 @@ with the forget gates of Gers et al. 2000, as torch.nn.LSTM has them.
 
 Sequences of a minibatch are padded to the longest and not packed: a packed one takes torch's slow path on a CPU.
 The way back begins at the last frame of each sequence, which is brought to the front for it: padding is always at the
-end of what an LSTM reads, and has no influence.
+end of an LSTM's input, and has no influence.
 
 Legend: N sequences, T frames of the longest, B frames that count, F features, I inputs of a layer, S tied states,
 H cells a direction.

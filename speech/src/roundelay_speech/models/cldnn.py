@@ -12,9 +12,9 @@ networks", which the paper names. With c = 5 that makes 16.9 million parameters,
 paper prints about 13.8.
 
 **Truncated backpropagation, as a pure function.** The usual way keeps the LSTM's state from one minibatch to the
-next, as it was left by weights that have changed since. Here nothing is kept: a chunk's first state is what the LSTM
-reaches over the `warmup` frames before it, with the weights of now, and no gradient flows into them. So a minibatch
-means the same to whichever learner draws it, and whenever. Before an utterance begins, its first frame is repeated. In
+next, as it was left by weights that have changed since. Here nothing is kept: a chunk's first state is the one that the
+LSTM reaches over the `warmup` frames before it, with the weights of now, and no gradient flows into them. So a
+minibatch means the same to every learner, at any time. Before an utterance begins, its first frame is repeated. In
 evaluation and recognition an utterance is read from its beginning to its end.
 
 Legend: N sequences, T frames of the longest, B frames that count, S tied states, c frames of context a side.
@@ -136,7 +136,8 @@ class Cldnn(SequenceNetwork):
 
     def forward(self, features: Tensor, mean: Tensor, std: Tensor, lengths: Tensor, index: Tensor) -> Tensor:
         # The frames of the warm-up go through the same layers apart from the others and are cut off from the gradient
-        # there: what is not asked for is not computed. (Under no_grad, autocast would remember weights without one.)
+        # there: it is computed only where it is asked for. (Under no_grad, autocast would remember weights without
+        # one.)
         before = self._below(features[:, : self.warmup + 2 * self.reach], mean, std).detach() if self.warmup else None
         x = self._below(features[:, self.warmup :], mean, std)
         for number, lstm in enumerate(self.lstms):

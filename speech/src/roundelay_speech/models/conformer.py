@@ -8,19 +8,19 @@
     convolution    layer norm, Linear 2 D, gated, depthwise over time, layer norm, swish, Linear D, dropout
     each is added to its input
 
-Gulati et al. 2020, "Conformer: convolution-augmented transformer for speech recognition". What is different here:
-layer norm instead of batch norm, whose running statistics no strategy could average; rotary positions (Su et al. 2021)
-instead of relative sinusoids; no subsampling unless asked for, since every frame of an alignment has a label, and
-then frames are stacked instead of convolved. At 16 blocks of width 144, 4 heads,
-with 5,723 tied states: 8.6 million parameters. The default, 4 blocks of that width, suits two CPU cores and an hour of
-speech: 2.0 million with 500 tied states.
+Gulati et al. 2020, "Conformer: convolution-augmented transformer for speech recognition". Differences here: layer norm
+instead of batch norm, whose running statistics no strategy could average; rotary positions (Su et al. 2021) instead of
+relative sinusoids; no subsampling unless asked for, since every frame of an alignment has a label, and then frames are
+stacked instead of convolved. At 16 blocks of width 144, 4 heads, with 5,723 tied states: 8.6 million parameters. The
+default, 4 blocks of that width, suits two CPU cores and an hour of speech: 2.0 million with 500 tied states.
 
 With `attention_chunk` it needs no end of the utterance. Rows are cut into chunks of L, from the first on; attention
 sees its own chunk and `left_chunks` before it, convolution its own chunk and half a kernel before it. So scores of a
-chunk depend on what is in it and on a bounded past, and can be found when it is whole, with keys, values and inputs of
+chunk depend on its frames and on a bounded past, and can be found when it is whole, with keys, values and inputs of
 convolutions kept from the chunks before. With `dynamic_chunks` every training minibatch draws a chunk, as Zhang et al.
 2020, "Unified streaming and non-streaming two-pass end-to-end model for speech recognition": in half of them all of a
-sequence, else from 1 frame to a second. Their convolution is causal instead.
+sequence, else from 1 frame to a second. Their convolution is causal instead. Such a network recognises utterances that
+are over as a whole, and in chunks only what is being said.
 
 Legend: N sequences, T frames of the longest, B frames that count, D width, S tied states, L rows of a chunk, C chunks.
 """
@@ -35,14 +35,8 @@ from torch import Tensor, nn
 from roundelay.core.bounds import Count, ShareBelowOne, Whole
 from roundelay.core.errors import UserError
 from roundelay_speech.models.frontend import Columns
-from roundelay_speech.models.network import (
-    AcousticNetwork,
-    NetworkConfig,
-    SequenceNetwork,
-    stacked,
-)
+from roundelay_speech.models.network import AcousticNetwork, NetworkConfig, SequenceNetwork, Streamed, stacked
 from roundelay_speech.models.sequences import Pieces
-from roundelay_speech.models.streamed import Streamed
 
 LONGEST_DRAWN = 100
 """Frames of a drawn chunk, at most: a second."""
@@ -77,12 +71,13 @@ class ConformerConfig(NetworkConfig):
     """Frames that become one before the first layer; more than 1 for objectives that need no alignment
     (docs/objectives.md)."""
     attention_chunk: Count | None = None
-    """Frames that are evaluated together and see none later, so that words come while somebody speaks; null for the
+    """Frames that are evaluated together and see none later, so that words come during live speech; null for the
     whole utterance (docs/models.md)."""
     left_chunks: Whole = 4
     """Chunks before its own that attention sees."""
     dynamic_chunks: bool = False
-    """Draw the frames of a chunk anew for every training minibatch."""
+    """Draw the frames of a chunk anew for every training minibatch; utterances that are over are then recognised as a
+    whole."""
 
     def __post_init__(self) -> None:
         super().__post_init__()
@@ -166,14 +161,14 @@ class Conformer(SequenceNetwork):
         if not self.config.dynamic_chunks:
             return super().in_chunks(frames)
         before = self.config.rows_before * self.subsampling
-        config = replace(self.config, attention_chunk=frames, left_chunks=-(-before // frames))
+        config = replace(self.config, attention_chunk=frames, left_chunks=-(-before // frames), dynamic_chunks=False)
         other = Conformer(config, self.frontend.parts, self.columns)
         other.load_state_dict(self.state_dict())
         return other.train(self.training)
 
     def going_on(self, x: Tensor, pasts: Sequence["Past"], seen: Tensor | None = None) -> Tensor:
-        """Return scores (L, S) of the chunk (1, L, I), or of the rest of an utterance, after what `pasts` hold, one for
-        each block; they then hold this chunk too.
+        """Return scores (L, S) of the chunk (1, L, I), or of the rest of an utterance, after the frames that `pasts`
+        hold, one for each block; they then hold this chunk too.
 
         Args:
             seen: (1, 1, 1, rows before + L), where not all rows that they hold were said; None: they were.
@@ -187,8 +182,10 @@ class Conformer(SequenceNetwork):
 
     def _chunk(self) -> int | None:
         """Return L of this call; None: whole sequences."""
-        if not (self.training and self.config.dynamic_chunks):
+        if not self.config.dynamic_chunks:
             return self.config.rows
+        if not self.training:
+            return None
         whole, share = torch.rand(2).tolist()
         return None if whole < 0.5 else 1 + int(share * max(1, LONGEST_DRAWN // self.subsampling))
 
@@ -204,13 +201,10 @@ class Conformer(SequenceNetwork):
 @final
 @dataclass(eq=False)
 class Past:
-    """Everything of one block that later chunks need of earlier ones.
-
-    Attributes:
-        keys, values: (1, heads, rows that attention sees, D / heads) each.
-    """
+    """Everything of one block that later chunks need of earlier ones."""
 
     rows: int | Tensor  # that came before
+    # keys, values: (1, heads, rows that attention sees, D / heads) each.
     keys: Tensor
     values: Tensor
     near: Tensor  # (1, half a kernel, D), inputs of the convolution

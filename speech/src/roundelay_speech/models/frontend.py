@@ -1,8 +1,13 @@
-"""From stored filterbanks to what a network sees: normalisation, deltas and splicing, on the device, never on disk.
+"""From stored filterbanks to a network's input: normalisation, deltas and splicing, on the device, never on disk.
 
 All three are cheap next to the first matrix product, and 33 times the stored size afterwards.
 
-Legend: B frames of a minibatch, W window, F stored features, K spliced positions x orders.
+SpecAugment (Park et al. 2019) hides stretches of time and bands of frequency in training: they are put to the mean of
+the speaker. Where the masks lie is drawn from torch's generator, which a learner seeds by the name of the minibatch: a
+gradient stays a pure function of the point and the minibatch. Its warping of time is left out.
+
+Legend: B windows or sequences, or frames of a minibatch, T frames, W window, F stored features, K spliced positions x
+orders.
 """
 
 from collections.abc import Sequence
@@ -13,8 +18,9 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor, nn
 
+from roundelay.core.bounds import Share, Whole
+from roundelay.core.configure import check_values
 from roundelay_speech.features.store import StoredPart
-from roundelay_speech.models.augment import SpecAugment
 
 
 @dataclass(frozen=True)
@@ -70,7 +76,7 @@ def splice_matrix(config: FrontendConfig) -> NDArray[np.float32]:
 
 
 Columns = int | Sequence[StoredPart]
-"""F features that are all alike, or what a store says of its columns."""
+"""F features that are all alike, or a store's facts about its columns."""
 
 
 def kept_outputs(config: FrontendConfig, parts: Sequence[StoredPart]) -> NDArray[np.bool_]:
@@ -88,11 +94,11 @@ class Frontend(nn.Module):
     """Windows of stored features (B, W, F) and their speakers' mean and standard deviation (B, F) -> (B, K F), or fewer
     where some features have no deltas or neighbours.
 
-    An utterance is thought to go on before its beginning and after its end with its first and last frame; whoever cuts
-    the windows does that. `scale` (order + 1, F) brings each order to unit variance; it is data, not a parameter.
+    An utterance is thought to go on before its beginning and after its end with its first and last frame; the code that
+    cuts the windows does that. `scale` (order + 1, F) brings each order to unit variance; it is data, not a parameter.
 
     Args:
-        features: F, or what the store says of its columns.
+        features: F, or the store's facts about its columns.
 
     Attributes:
         augment: hides some of the features in training; None: nothing.
@@ -136,7 +142,7 @@ class Frontend(nn.Module):
 
     def over_time(self, features: Tensor, mean: Tensor, std: Tensor) -> Tensor:
         """Return sequences of stored features (N, T + 2 reach, F), with their speakers' mean and standard deviation (N,
-        F) -> (N, T, order + 1, F); for a front end without splicing, whatever deltas the features are to have."""
+        F) -> (N, T, order + 1, F); for a front end without splicing, with any deltas."""
         if self.config.context:
             raise ValueError("sequences are not spliced: the network sees the neighbours itself")
         with torch.autocast(features.device.type, enabled=False):
@@ -147,6 +153,73 @@ class Frontend(nn.Module):
             return orders.transpose(2, 3) * self.scale
 
     def flat_over_time(self, features: Tensor, mean: Tensor, std: Tensor) -> Tensor:
-        """Return as `over_time`, (N, T, width): what `forward` gives for every frame of a sequence."""
+        """Return as `over_time`, (N, T, width): the result of `forward` for every frame of a sequence."""
         seen = self.over_time(features, mean, std).flatten(2)
         return seen if self.kept is None else seen.index_select(2, self.kept)
+
+
+@dataclass(frozen=True)
+class AugmentConfig:
+    """Masks of each window (of a network that splices frames) or sequence; widths are uniform from 0. Without masks
+    nothing is hidden."""
+
+    time_masks: Whole = 0
+    """SpecAugment, masks over time."""
+    time_width: Whole = 10
+    """Frames of a mask over time, at most."""
+    time_share: Share = 0.2
+    """Share of a sequence that a mask over time may hide."""
+    frequency_masks: Whole = 0
+    """SpecAugment, masks over frequency."""
+    frequency_width: Whole = 8
+    """Bands of a mask over frequency, at most."""
+
+    def __post_init__(self) -> None:
+        check_values(self, "training.augment")
+
+    @property
+    def masks(self) -> int:
+        """Number of masks, over time and over frequency."""
+        return self.time_masks + self.frequency_masks
+
+
+class SpecAugment(nn.Module):
+    """Normalised features (B, T, F) with parts of them at 0, in training; the same in evaluation.
+
+    Masks of time hide all columns but those that are not spliced (a vector of the whole utterance has no time); masks
+    of frequency hide bands of the filterbanks.
+    """
+
+    draws = True  # random numbers, so minibatches are computed one by one
+
+    def __init__(self, config: AugmentConfig, parts: Sequence[StoredPart]) -> None:
+        super().__init__()
+        self.config = config
+        in_time = torch.cat([torch.full((part.width,), part.spliced) for part in parts])
+        self.register_buffer("in_time", in_time, persistent=False)
+        ends = torch.tensor([0, *(part.width for part in parts)]).cumsum(0).tolist()
+        self._banks = [(ends[i], part.width) for i, part in enumerate(parts) if part.filterbank]
+
+    in_time: Tensor  # (F,)
+
+    def forward(self, normal: Tensor) -> Tensor:
+        if not self.training or not self.config.masks:
+            return normal
+        batch, frames, columns = normal.shape
+        hidden = torch.zeros((batch, frames, columns), dtype=torch.bool, device=normal.device)
+        longest = min(self.config.time_width, int(self.config.time_share * frames))
+        for _ in range(self.config.time_masks):
+            hidden |= _mask(batch, frames, longest, normal.device)[:, :, None] & self.in_time
+        for first, width in self._banks:
+            for _ in range(self.config.frequency_masks):
+                bands = _mask(batch, width, min(self.config.frequency_width, width), normal.device)
+                hidden[:, :, first : first + width] |= bands[:, None]
+        return normal.masked_fill(hidden, 0.0)
+
+
+def _mask(batch: int, length: int, longest: int, device: torch.device) -> Tensor:
+    """Return (batch, length): one stretch in each row, of 0 to `longest` places, anywhere."""
+    width = (torch.rand((batch, 1), device=device) * (longest + 1)).long()
+    start = (torch.rand((batch, 1), device=device) * (length - width + 1)).long()
+    place = torch.arange(length, device=device)
+    return (place >= start) & (place < start + width)

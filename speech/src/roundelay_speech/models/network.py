@@ -1,4 +1,11 @@
-"""Base of all acoustic networks: a front end, scores of tied states, and how they want their frames."""
+"""Base of all acoustic networks: a front end, scores of tied states, and how they want their frames.
+
+A network that sees a bounded number of frames after each one needs no end of the utterance. It is given frames as they
+come, in parts of any size, and gives the scores that it gives for all of them at once, to rounding.
+
+Legend: T frames that come, B rows of scores, F stored features, S tied states or units, R frames of features that the
+network's first layer looks at on each side.
+"""
 
 from abc import ABC, abstractmethod
 from collections.abc import Mapping
@@ -14,9 +21,59 @@ from roundelay.core.errors import UserError
 from roundelay_speech.features.store import FeatureStore
 from roundelay_speech.models.frames import FrameExamples, OrderName, Split, cut_windows
 from roundelay_speech.models.frontend import Columns, Frontend, FrontendConfig
-from roundelay_speech.models.sequences import Pieces, SequenceExamples, whole_utterance
-from roundelay_speech.models.streamed import Streamed
-from roundelay_speech.models.utterances import LabelledUtterances, UtteranceExamples, whole_utterances
+from roundelay_speech.models.sequences import (
+    LabelledUtterances,
+    Pieces,
+    SequenceExamples,
+    UtteranceExamples,
+    whole_utterance,
+    whole_utterances,
+)
+
+
+class Streamed(ABC):
+    """Evaluates one utterance; for one use.
+
+    Args:
+        reach: R.
+        chunk: frames that are evaluated together; scores of the first of them wait for the last.
+        columns: S.
+    """
+
+    def __init__(self, reach: int, chunk: int, columns: int) -> None:
+        self._reach, self._chunk, self._columns = reach, chunk, columns
+        self._held: Tensor | None = None  # (R + frames that wait + R that are known, F)
+
+    @property
+    def delay(self) -> int:
+        """Frames that must have come before the first of a chunk has scores: the chunk, and its right context."""
+        return self._chunk + self._reach
+
+    def push(self, features: Tensor, *, last: bool = False) -> Tensor:
+        """Return scores (B, S) that frames (T, F), after all that came before, decide.
+
+        Args:
+            last: nothing follows: frames that wait for others are evaluated without them.
+        """
+        if self._held is None:
+            if not len(features):
+                return torch.zeros((0, self._columns))
+            self._held = features[:1].expand(self._reach, -1)
+        held = torch.cat([self._held, features])
+        if last:
+            held = torch.cat([held, held[-1:].expand(self._reach, -1)])
+        waiting = len(held) - 2 * self._reach
+        ready = max(0, waiting if last else waiting // self._chunk * self._chunk)
+        self._held = held[ready:]
+        if not ready:
+            return torch.zeros((0, self._columns))
+        with torch.inference_mode():
+            return self._scores(held[: ready + 2 * self._reach])
+
+    @abstractmethod
+    def _scores(self, features: Tensor) -> Tensor:
+        """Return scores (B, S) of the frames in the middle of these (R + T + R, F): whole chunks, the very last one
+        excepted."""
 
 
 class AcousticNetwork(nn.Module, ABC):
@@ -144,14 +201,14 @@ class _StreamedWindows(Streamed):
 
 class SequenceNetwork(AcousticNetwork):
     """Network over sequences: features (N, T + 2 R, F), speaker mean (N, F), standard deviation (N, F), lengths (N,),
-    and which of the N x T frames, rows first, are wanted (B,). What lies beyond a sequence's length has no influence.
+    and which of the N x T frames, rows first, are wanted (B,). Frames beyond a sequence's length have no influence.
 
     Args:
         deltas: orders of deltas beside the static features.
         context: frames more on each side that the network's first layer looks at.
         pieces: how utterances are cut for training.
-        subsampling: so many frames become one before the first layer, which `stacked` does; `index` numbers what is
-            left. More than 1 is for whole utterances.
+        subsampling: so many frames become one before the first layer, which `stacked` does; `index` numbers the
+            stacked ones. More than 1 is for whole utterances.
     """
 
     def __init__(self, features: Columns, deltas: int, context: int, pieces: Pieces, subsampling: int = 1) -> None:
@@ -182,7 +239,7 @@ class SequenceNetwork(AcousticNetwork):
 
 def stacked(x: Tensor, lengths: Tensor, number: int) -> tuple[Tensor, Tensor]:
     """Return frames (N, T, I) of sequences of these lengths (N,), `number` neighbours made one: (N, T', number I) with
-    T' = T / number rounded up, and the lengths of that (N,). What is missing at an end is zero."""
+    T' = T / number rounded up, and the lengths of that (N,). Missing frames at an end are zero."""
     if number == 1:
         return x, lengths
     time = torch.arange(x.shape[1], device=x.device)

@@ -6,14 +6,14 @@
     first factor    frames t - s and t, 2 D -> K, semi-orthogonal, no bias
     second factor   frames t and t + s, 2 K -> D
 
-Povey et al. 2018, "Semi-orthogonal low-rank matrix factorization for deep neural networks". What is different here:
+Povey et al. 2018, "Semi-orthogonal low-rank matrix factorization for deep neural networks". Differences here:
 
-- A factor M is kept semi-orthogonal by what the layer uses in its place, not by changing the parameter after a step,
-  which is for strategies to do. It uses one step of the paper's rule,
+- A factor M is kept semi-orthogonal by a matrix that the layer uses in its place, not by changing the parameter after a
+  step, which is for strategies to do. It uses one step of the paper's rule,
 
       M - 1/2 (P / a^2 - I) M,   P = M M^T,   a^2 = tr(P P^T) / tr(P)        (the floating scale of its section 2.3)
 
-  so that what is learned is a parameter near the constraint, and averages of parameters need no care.
+  so that a parameter near the constraint is learned, and averages of parameters need no care.
 - Layer norm instead of batch norm, whose running statistics no strategy could average; torch's dropout instead of one
   that is the same over time. Beyond an utterance there is nothing: zeros.
 
@@ -128,7 +128,7 @@ class _Factored(nn.Module):
 
 
 def semi_orthogonal(factor: Tensor) -> Tensor:
-    """Return `factor` (K, 2 D) after a step towards rows that are orthogonal and of equal length, whatever that is."""
+    """Return `factor` (K, 2 D) after a step towards rows that are orthogonal and of equal length, which is free."""
     with torch.autocast(factor.device.type, enabled=False):
         product = factor @ factor.T
         scale = product.square().sum() / product.diagonal().sum()

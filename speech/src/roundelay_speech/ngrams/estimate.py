@@ -6,7 +6,7 @@ history h without its oldest word, V the vocabulary with the sentence end, and d
     P(w | h) = max(a(h w) - D, 0) / a(h) + bow(h) P(w | h'),   a(h) = sum_w a(h w),   bow(h) = sum_w D / a(h),
     P(w)     = max(a(w) - D, 0) / a      + bow   1 / |V|.
 
-Each line sums to one over V because what is taken off the seen words is what the lower order gives back. An ARPA file
+Each line sums to one over V because the lower order gives back the mass taken off the seen words. An ARPA file
 stores P for the seen n-grams and bow for the histories, which is exactly this model: for an unseen n-gram the first
 term is zero and back-off multiplies bow(h) P(w | h').
 
@@ -27,6 +27,7 @@ larger by less than a given share; a history counts as often as it occurs in the
 Legend: V words with sentence marks, T places of the running text.
 """
 
+from array import array
 from collections.abc import Collection, Iterable, Sequence
 from dataclasses import dataclass
 from itertools import pairwise
@@ -36,20 +37,10 @@ import numpy as np
 import numpy.typing as npt
 
 from roundelay.core.errors import UserError
-from roundelay_speech.ngrams.ngram import (
-    ABSENT,
-    BEGIN,
-    END,
-    MAX_ORDER,
-    NEVER,
-    RESERVED,
-    ROOT,
-    Arpa,
-    Floats,
-    Ints,
-)
+from roundelay_speech.ngrams.ngram import ABSENT, BEGIN, END, MAX_ORDER, NEVER, RESERVED, ROOT, Arpa, Floats
 
 Method = Literal["absolute", "kneser-ney"]
+Whole = npt.NDArray[np.integer]  # of four bytes, where the text is shorter than 2^31 words
 FALLBACK = (0.5, 1.0, 1.5)  # discounts of counts 1, 2, 3 and more where a text does not give its own
 
 
@@ -90,16 +81,13 @@ class Estimator:
 
 @dataclass(frozen=True, eq=False)
 class Counted:
-    """The different n-grams of one order in a text; arrays with one entry for each, sorted by (prefix, word).
+    """The different n-grams of one order in a text; arrays with one entry for each, sorted by (prefix, word)."""
 
-    Attributes:
-        prefix, suffix: places, one order below, of the n-gram without its last and its first word (of 1-grams: 0).
-    """
-
-    prefix: Ints
-    suffix: Ints
-    word: Ints  # the last word
-    count: Ints  # how often it occurs
+    # prefix, suffix: places, one order below, of the n-gram without its last and its first word (of 1-grams: 0).
+    prefix: Whole
+    suffix: Whole
+    word: Whole  # the last word
+    count: Whole  # how often it occurs
     begins: npt.NDArray[np.bool_]  # whether it begins with <s>
 
 
@@ -139,32 +127,36 @@ def count(sentences: Iterable[Iterable[str]], words: Sequence[str], order: int) 
     """Count the n-grams of orders 1 to `order`; all words are listed as 1-grams, also those that do not occur."""
     ids = {word: i for i, word in enumerate(words)}
     begin, end = ids.pop(BEGIN), ids.pop(END)
-    running: list[int] = []
+    running = array("i")
     for sentence in sentences:
         running.append(begin)
         running.extend(ids.get(word, ABSENT) for word in sentence)
         running.append(end)
-    word = np.array(running, np.int64)
-    del running
+    word = np.frombuffer(running, np.intc) if running else np.zeros(0, np.intc)
     # Place of the n-gram that begins at each place of the text, among the different ones of its order; ABSENT: none.
-    place = word.copy()
+    place = word.astype(np.int32 if len(word) < 2**31 else np.int64)
     seen = np.bincount(word[word != ABSENT], minlength=len(words))
     zeros = np.zeros(len(words), np.int64)
     levels = [Counted(zeros, zeros, np.arange(len(words)), seen, np.arange(len(words)) == begin)]
     for n in range(2, order + 1):
         starts = np.flatnonzero(place[: max(0, len(word) - n + 1)] != ABSENT)
         starts = starts[(word[starts + n - 1] != ABSENT) & (word[starts + n - 2] != end)]
-        key = place[starts] * len(words) + word[starts + n - 1]
-        unique, first, inverse, times = np.unique(key, return_index=True, return_inverse=True, return_counts=True)
-        prefix = unique // len(words)
-        suffix = place[starts[first] + 1]
-        place = np.full(len(word), ABSENT)
-        place[starts] = inverse
-        levels.append(Counted(prefix, suffix, unique % len(words), times, levels[-1].begins[prefix]))
+        key = place[starts] * np.int64(len(words)) + word[starts + n - 1]
+        ordered = np.argsort(key, kind="stable")
+        starts, key = starts[ordered], key[ordered]
+        del ordered  # each is as long as the text
+        new = np.diff(key, prepend=-1) != 0
+        first, unique = np.flatnonzero(new), key[new]
+        del key
+        prefix, last = (unique // len(words)).astype(place.dtype), (unique % len(words)).astype(np.intc)
+        suffix, times = place[starts[first] + 1], np.diff(first, append=len(starts)).astype(place.dtype)
+        place[:] = ABSENT
+        place[starts] = np.cumsum(new, dtype=place.dtype) - 1
+        levels.append(Counted(prefix, suffix, last, times, levels[-1].begins[prefix]))
     return levels
 
 
-def adjusted_counts(levels: Sequence[Counted], method: Method) -> list[Ints]:
+def adjusted_counts(levels: Sequence[Counted], method: Method) -> list[Whole]:
     """Return the a of each n-gram, by order.
 
     n-grams whose left neighbours are all outside the vocabulary count as seen after one word.
@@ -178,7 +170,7 @@ def adjusted_counts(levels: Sequence[Counted], method: Method) -> list[Ints]:
     return [*adjusted, levels[-1].count]
 
 
-def discounts(adjusted: Ints) -> tuple[float, float, float]:
+def discounts(adjusted: Whole) -> tuple[float, float, float]:
     """Return D1, D2, D3 of modified Kneser-Ney from the a of all n-grams of an order."""
     n1, n2, n3, n4 = (int((adjusted == k).sum()) for k in (1, 2, 3, 4))
     if not (n1 and n2 and n3):
@@ -236,7 +228,7 @@ def _history_share(model: Arpa, levels: Sequence[Counted]) -> Floats:
     found: list[Floats] = [np.array([levels[0].count.sum()], float)]
     node = np.array([ROOT])
     for level, span in zip(levels, model.levels(), strict=True):
-        here = model.child(node[level.prefix], level.word)
+        here = model.child(node[level.prefix], level.word.astype(np.int64))
         times = np.zeros(span.stop - span.start)
         times[here[here != ABSENT] - span.start] = level.count[here != ABSENT]
         found.append(times)

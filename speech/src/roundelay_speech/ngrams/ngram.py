@@ -132,7 +132,7 @@ class Arpa:
         for sentence in sentences:  # ABSENT in front of each: no history reaches beyond it
             ids += [ABSENT, *(self.word_ids.get(word, ABSENT) for word in (BEGIN, *sentence, END))]
         word = np.array(ids, np.int64)
-        history = np.full(len(word), ROOT)  # of what comes next; grows by one word a pass, as long as it is a node
+        history = np.full(len(word), ROOT)  # of the next word; grows by one word a pass, as long as it is a node
         for back in range(self.order - 1, 0, -1):
             before = np.concatenate([np.full(back, ABSENT), word[:-back]]) if len(word) else word
             history = self.longest(history, before, self.shorter)

@@ -1,4 +1,4 @@
-"""Lattice-free maximum mutual information: what was said against everything that could have been (Povey et al. 2016).
+"""Lattice-free maximum mutual information: the words said against all that could have been (Povey et al. 2016).
 
     loss = -1/N sum_n log ( sum over paths pi of the transcript of w(pi) exp(y_n(pi)) / the same sum over all paths )
 
@@ -13,9 +13,9 @@ which forward-backward gives (learner/forward_backward: the denominator by scale
 numerators in logarithms). A held-out transcript may have paths that the denominator has not; its own are added to those
 of the denominator then, so that no loss is below zero.
 
-Two terms are added to what is descended, not to what is reported: l2 / 2 times the squared outputs, summed over frames,
-and `cross_entropy` times the cross-entropy of the outputs, as scores of a softmax, against the numerator's occupation
-(frame smoothing, Su et al. 2013).
+Two terms are added to the loss in training, not to the one reported: l2 / 2 times the squared outputs, summed over
+frames, and `cross_entropy` times the cross-entropy of the outputs, as scores of a softmax, against the numerator's
+occupation (frame smoothing, Su et al. 2013).
 
 An example is a whole utterance; its loss is not divided by its length. It counts as right where its transcript is more
 probable than all else together.
@@ -83,7 +83,7 @@ class LfMmi(Objective):
     l2: NonNegative = 1e-4
     """Times half the squared outputs of an utterance is added to its loss."""
     cross_entropy: NonNegative = 0.0
-    """Times the cross-entropy against what the transcript's paths emit is added, too."""
+    """Factor of the cross-entropy against the output of the transcript's paths, which is added."""
     graphs: MmiGraphs | None = field(default=None, init=False, repr=False, compare=False)
     examples: ClassVar[str] = "utterances"
     measured: ClassVar[str] = "LF-MMI loss of an utterance"

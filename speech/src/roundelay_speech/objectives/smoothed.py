@@ -6,7 +6,7 @@ A share e of the probability of a target is spread evenly over all classes, so t
 without end; labels of frames come from an alignment, and are not certain either. With e = 0 it is cross-entropy.
 
 Statistics are those of plain cross-entropy against the targets as they are: losses of runs with and without smoothing,
-and what schedules and reports make of them, can be compared.
+and their use in schedules and reports, can be compared.
 
 Legend: B examples, C classes.
 """

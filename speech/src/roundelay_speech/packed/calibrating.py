@@ -8,27 +8,16 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 
 import numpy as np
-import numpy.typing as npt
 
-from roundelay.core.progress import Progress
+from roundelay.core.progress import Progress, tracked
 from roundelay.core.streams import stream
 from roundelay_speech.audio.noises import NOISES, STEADY, noise
-from roundelay_speech.decode.evidence import (
-    MEASURES,
-    OF_CONFIDENCE,
-    Evidence,
-    Likeness,
-    cepstra,
-    mixture_of,
-)
+from roundelay_speech.data.arrays import Bools, Float32, Float64
+from roundelay_speech.decode.evidence import MEASURES, OF_CONFIDENCE, Evidence, Likeness, cepstra, mixture_of
 from roundelay_speech.packed.hearing import PieceFeatures
 from roundelay_speech.packed.model import Examined, Model
 from roundelay_speech.scoring.reliability import Reliability, judged, reliability
 from roundelay_speech.scoring.score import align_words
-
-Float32 = npt.NDArray[np.float32]
-Float64 = npt.NDArray[np.float64]
-Bools = npt.NDArray[np.bool_]
 
 MOST_SECONDS = 600.0
 """Most seconds of held-out speech that is recognised."""
@@ -41,7 +30,7 @@ _ENOUGH_WORDS = 400  # of them, without which that is not known
 _TAIL = 5.0  # standard deviations
 _ANYTHING = -1e9  # log-likelihood below that of anything
 _RIDGE = 1e-3
-_FEW_WRONG = 1e-2  # the same where some thirty wrong words say what wrong words are like
+_FEW_WRONG = 1e-2  # the same where only some thirty wrong words are known
 _ON_LEVEL = 0.25  # of the way from the quiet to the loud frames of an utterance, speech begins
 
 
@@ -51,7 +40,7 @@ HeldOut = Sequence[tuple[Callable[[], PieceFeatures], Sequence[str]]]
 
 @dataclass(frozen=True, eq=False)
 class CalibrationSpeech:
-    """Speech of the model's corpus."""
+    """Speech of the model's corpus by which its certainty of words is fitted and judged."""
 
     training: Iterable[Float32]  # features (T, F) of utterances for the first network, one by one
     held_out: HeldOut  # features and words of utterances, which evidence is fitted to
@@ -86,21 +75,19 @@ def calibrated(model: Model, speech: CalibrationSpeech, progress: Progress) -> E
 
 
 def truths(model: Model, speech: CalibrationSpeech, progress: Progress) -> dict[str, Reliability]:
-    """Judge the confidences of a whole model on each split that nothing was fitted to; none where it gives none.
+    """Judge the confidences of a whole model on each split that nothing was fitted to; empty where the model gives no
+    confidences.
 
     Args:
         model: with its evidence.
     """
     found = {}
     for split, utterances in speech.unseen.items() if model.gives_times else ():
-        progress.start(f"holding confidences to {split}", len(utterances))
         words = []
-        for features, said in utterances:
+        for features, said in tracked(progress, f"holding confidences to {split}", utterances):
             heard = features()
             transcript = model.of_features(heard, model.statistics([heard]), believing="all")
             words.append(judged(said, transcript.timed))
-            progress.advance()
-        progress.finish()
         found[split] = reliability(words)
     return found
 
@@ -157,9 +144,9 @@ def _noise(model: Model, progress: Progress) -> Iterator[Examined]:
 
 
 def _told_apart(blank: Evidence, said: Float64, noisy: Float64) -> Evidence:
-    """Return weights that tell words that were said from those found in noise, and the least that is believed: speech
-    decides, and where noise lies far below, the middle between the two; never is a word refused that is more like
-    speech."""
+    """Return weights that tell words that were said from those found in noise, and the least sum that is believed: the
+    lowest of speech, or, where noise lies far below, the middle between the two. A word more like speech than noise is
+    never refused."""
     usual = np.median(said, axis=0)
     cases = np.minimum(np.concatenate([said, noisy]), usual)
     answers = np.repeat([True, False], [len(said), len(noisy)])

@@ -14,11 +14,11 @@ from roundelay.core.configure import plain
 from roundelay.core.files import write_json
 from roundelay.core.progress import Progress
 from roundelay_speech.audio.reading import read_audio
-from roundelay_speech.corpus.cleaned import CleanedSplits, by_kind
+from roundelay_speech.corpus.words import CleanedSplits, by_kind
 from roundelay_speech.data.manifest import Utterance
 from roundelay_speech.data.problems import LeftOut
 from roundelay_speech.lexicon.cleaning import Kind
-from roundelay_speech.lexicon.lexicon import NearWords
+from roundelay_speech.lexicon.lexicon import NearWords, folded
 from roundelay_speech.packed.card import errors_of
 from roundelay_speech.packed.hearing import PieceFeatures, Statistics
 from roundelay_speech.packed.model import Model, Transcript
@@ -55,7 +55,7 @@ class Evaluating:
 
 @dataclass(frozen=True)
 class Evaluated:
-    """One split."""
+    """Scores of one split."""
 
     split: str
     utterances: int
@@ -64,10 +64,10 @@ class Evaluated:
     speakers: Mapping[str, Score]  # score of each
     unknown: int  # reference words that the model does not know
     other_case: int  # those of them that it knows in another case
-    punctuated: int = 0  # those of them that it knows without punctuation at their ends, in whatever case
+    punctuated: int = 0  # those of them that it knows without punctuation at their ends, in any case
     # how often each of them is said, the most frequent first.
     unknown_words: Mapping[str, int] = field(default_factory=dict)
-    changes: Mapping[Kind, int] = field(default_factory=dict)  # what was changed in transcripts, by kind
+    changes: Mapping[Kind, int] = field(default_factory=dict)  # changes in transcripts, by kind
     left_out: Sequence[LeftOut] = ()  # utterances whose transcripts cannot be scored, with reasons
     confidences: Reliability | None = None  # how true they are; None where words have none
 
@@ -138,12 +138,12 @@ def _scored(
     heard = {name: list(transcript.words) for name, transcript in found.items()}
     near = NearWords(model.lexicon)
     if options.ignore_case:
-        folded = {word.casefold(): word for word in model.lexicon.words}
-        said = {name: [folded.get(word.casefold(), word) for word in words] for name, words in said.items()}
+        known = {folded(word): word for word in model.lexicon.words}
+        said = {name: [known.get(folded(word), word) for word in words] for name, words in said.items()}
         utterances = [replace(u, text=" ".join(said[u.id])) for u in utterances]
     result = score(said, heard)
     unknown = [word for words in said.values() for word in words if word not in model.lexicon]
-    folds = {word.casefold() for word in model.lexicon.words} if unknown else set()
+    folds = {folded(word) for word in model.lexicon.words} if unknown else set()
     summary, subsets = summarise(result), summarise_subsets(result, utterances)
     speakers = by_speaker(result, {u.id: Group(u.speaker) for u in utterances})
     evaluated = Evaluated(
@@ -153,8 +153,8 @@ def _scored(
         {**subsets, **_by_gender(result, utterances)},
         speakers,
         len(unknown),
-        sum(word.casefold() in folds for word in unknown),
-        sum(word.casefold() not in folds and near.get(word) is not None for word in unknown),
+        sum(folded(word) in folds for word in unknown),
+        sum(folded(word) not in folds and near.get(word) is not None for word in unknown),
         dict(Counter(unknown).most_common()),
         by_kind(clean.changes) if clean else {},
         clean.left_out if clean else (),

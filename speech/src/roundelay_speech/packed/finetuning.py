@@ -1,42 +1,173 @@
-"""A packed model trained on with a few minutes of somebody's speech: how they speak, and their words.
+"""A packed model trained on with a few minutes of a speaker: their way to speak, and their words.
 
 The speech is labelled by the model itself (labelling), with its own tied states or units, so that labels fit its
 outputs. Each network is trained on for some epochs of small steps, all of its layers; front end, prior, grammar and
 settings of the search stay. The new folder appears whole or not at all.
+
+A few minutes have few of the words and sounds there are, and a network soon learns from them that the others do not
+exist. Two things keep it from that. The first layer alone is trained, which moves a speaker's sounds to places that the
+layers behind it know from others. And the network may be held to its outputs of before, frame by frame (Yu, Yao, Su, Li
+and Seide 2013, "KL-divergence regularized deep neural network adaptation"):
+
+    loss = (1 - r) objective(labels) + r KL(p_before || p) + constant
+
+Legend: P parameters, S columns of scores.
 """
 
+import copy
 import shutil
 import tempfile
 from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
+from typing import Literal, final
 
 import torch
 from safetensors.torch import save
+from torch import Tensor, nn
 
 from roundelay import __version__
 from roundelay.core.checksums import read_checked, write_checked
+from roundelay.core.epochs import EpochPlan
 from roundelay.core.errors import UserError
 from roundelay.core.files import atomic_write, read_json, write_text
 from roundelay.core.flat import load as load_flat
-from roundelay.core.progress import Progress
-from roundelay_speech.corpus.cleaned import CleanedSplits, by_kind, written_so
+from roundelay.core.progress import Progress, tracked
+from roundelay.core.state import Statistics
+from roundelay.learner.module import Examples, ModuleLearner
+from roundelay.learner.objectives import CrossEntropy, Evidence, Inputs, Objective
+from roundelay_speech.corpus.words import CleanedSplits, by_kind, written_so
 from roundelay_speech.data.manifest import Utterance
 from roundelay_speech.data.problems import counted, listing
 from roundelay_speech.lexicon.cleaning import Change
 from roundelay_speech.lexicon.g2p import load_g2p
 from roundelay_speech.lexicon.lexicon import Pronunciation
+from roundelay_speech.models.network import FrameNetwork
+from roundelay_speech.objectives.ctc import Ctc
 from roundelay_speech.packed.card import Card, Vocabulary, write_model
 from roundelay_speech.packed.folder import CARD, G2P, REMEDY, PackedModel, checksum_below, read_packed
 from roundelay_speech.packed.labelling import HeardSpeech, LabelledSpeech, label_speech
 from roundelay_speech.packed.making import new_folder, refuse_existing
 from roundelay_speech.packed.model import Model, load_model
 from roundelay_speech.packed.rewording import Rewording, reword
-from roundelay_speech.packed.small_steps import SmallSteps, TrainedOn, train_on
 from roundelay_speech.packed.speech_data import SpeechData
 from roundelay_speech.packed.transcripts import in_words_of, known_words
 from roundelay_speech.trained import MODEL, MODEL_META, AcousticModel
+
+SPLICED_FRAMES, SEQUENCE_FRAMES, UTTERANCES = 256, 1024, 8
+"""Examples of a minibatch: of networks that splice, of those of sequences, and of models without an alignment."""
+_SPLIT = "train"
+Layers = Literal["first", "all"]
+
+
+@dataclass(frozen=True)
+class SmallSteps:
+    """Options of training on."""
+
+    epochs: int = 10  # through the speech
+    learning_rate: float = 5e-4  # of Adam, at first; it falls to nothing along a line
+    layers: Layers = "first"  # that are trained: the first, where the features come in, or all
+    hold: float = 0.0  # r, the share of the loss that is the distance from the network's outputs of before
+    clip: float = 5.0  # norm of a gradient, at most
+    seed: int = 0  # of the order of examples, and of dropout
+
+    def __post_init__(self) -> None:
+        for name, value, least in (("epochs", self.epochs, 1), ("seed", self.seed, 0)):
+            if value < least:
+                raise UserError(f"--{name} {value}: give {least} or more.")
+        if not 0 < self.learning_rate < 1:
+            raise UserError(f"--learning-rate {self.learning_rate:g}: give a number between 0 and 1, 0.0005 for one.")
+        if not 0 <= self.hold < 1:
+            raise UserError(f"--hold {self.hold:g}: give a share from 0 up to, not including, 1; 0.5 for one.")
+
+
+@final
+@dataclass(frozen=True, eq=False)
+class Held(Objective):
+    """An objective, and the distance of a network's posteriors from those that it gave before."""
+
+    goal: Objective  # the objective; its own loss is reported
+    before: nn.Module  # the network as it was, in evaluation mode
+    share: float  # of the distance in the loss
+    name: str = "held"
+
+    def loss(self, module: Callable[..., Tensor], inputs: Inputs, targets: Tensor) -> tuple[Tensor, Evidence]:
+        given: list[Tensor] = []
+
+        def kept(*inputs: Tensor) -> Tensor:
+            given.append(module(*inputs))
+            return given[-1]
+
+        loss, evidence = self.goal.loss(kept, inputs, targets)
+        with torch.no_grad():
+            before = torch.log_softmax(self.before(*inputs).float(), -1)
+        scores = torch.log_softmax(given[-1].float(), -1)
+        distance = nn.functional.kl_div(scores, before, log_target=True, reduction="sum") / len(targets)
+        return (1 - self.share) * loss + self.share * distance, evidence
+
+    def statistics(self, evidence: Evidence, targets: Tensor) -> Statistics:
+        return self.goal.statistics(evidence, targets)
+
+
+@dataclass(frozen=True, eq=False)
+class TrainedOn:
+    """Parameters of a network after training on, and its loss before and after."""
+
+    parameters: Tensor  # (P,)
+    # before, after: mean loss of an example (a frame, or an utterance) of the speech.
+    before: float
+    after: float
+
+
+def train_on(
+    model: Model, network: int, speech: tuple[HeardSpeech, LabelledSpeech], how: SmallSteps, progress: Progress
+) -> TrainedOn:
+    """Train one network of a packed model on; the model itself is changed by that.
+
+    Raises:
+        UserError: the loss is no number any more.
+    """
+    heard, labelled = speech
+    module, store = model.hearings[network].model.module, heard.store(model, network)
+    objective: Objective
+    examples: Examples
+    if labelled.units is None:
+        examples, objective = module.examples(store, labelled.states, {_SPLIT: labelled.used}), CrossEntropy()
+        size = SPLICED_FRAMES if isinstance(module, FrameNetwork) else SEQUENCE_FRAMES
+    else:
+        examples, objective, size = module.utterances(store, {_SPLIT: labelled.units}), Ctc(), UTTERANCES
+    held = Held(objective, copy.deepcopy(module).eval(), how.hold)
+    learner = ModuleLearner(module, examples, clip=how.clip, objective=held)
+    x = learner.initial()
+    before = learner.evaluate(x, _SPLIT).mean_loss
+    gradient, optimizer = torch.empty_like(x), torch.optim.Adam([x], lr=how.learning_rate)
+    trained = _first_layer(module) if how.layers == "first" else torch.ones_like(x)
+    plans = [EpochPlan(epoch, learner.examples, size, 1, how.seed) for epoch in range(how.epochs)]
+    steps, done = sum(plan.pieces for plan in plans), 0
+    progress.start("training on", steps)
+    for plan in plans:
+        for index in range(plan.pieces):
+            learner.gradient(x, plan.piece(index), plan, gradient)
+            x.grad = gradient.mul_(trained)
+            optimizer.param_groups[0]["lr"] = how.learning_rate * (1 - done / steps)
+            optimizer.step()
+            done += 1
+            progress.advance()
+    progress.finish()
+    after = learner.evaluate(x, _SPLIT).mean_loss
+    if not torch.isfinite(x).all():
+        raise UserError("The loss is no number any more: give a lower --learning-rate.")
+    module.eval()
+    return TrainedOn(x, before, after)
+
+
+def _first_layer(module: nn.Module) -> Tensor:
+    """Return (P,): 1 for the parameters of the part that has the first of them, 0 for the others."""
+    named = list(module.named_parameters())
+    first = named[0][0].rpartition(".")[0]
+    return torch.cat([torch.full((p.numel(),), float(name.rpartition(".")[0] == first)) for name, p in named])
+
 
 _MOST_NAMED = 8
 LEAST_SECONDS = 10.0
@@ -63,20 +194,16 @@ class Finetuning:
 
 @dataclass(frozen=True)
 class Finetuned:
-    """Results of a training on.
+    """Results of a training on."""
 
-    Attributes:
-        utterances, seconds: of speech that was trained on.
-        before, after: mean loss of a frame, or of an utterance of models without an alignment, on that speech.
-        remarks: sentences on what was left out or guessed, for people.
-    """
-
+    # utterances, seconds: of speech that was trained on.
     utterances: int
     seconds: float
+    # before, after: mean loss of a frame, or of an utterance of models without an alignment, on that speech.
     before: float
     after: float
     card: Card
-    remarks: Sequence[str]
+    remarks: Sequence[str]  # sentences on what was left out or guessed, for people
 
 
 def finetune(source: Path, data: SpeechData, options: Finetuning, progress: Progress) -> Finetuned:
@@ -118,7 +245,7 @@ def finetune(source: Path, data: SpeechData, options: Finetuning, progress: Prog
 
 
 def _rewritten(changed: Mapping[str, CleanedSplits]) -> list[str]:
-    """Say what was changed in transcripts, and which utterances are not trained on because of theirs."""
+    """Report changes in transcripts, and the utterances not trained on because of theirs."""
     changes = sum((Counter(clean.changes) for clean in changed.values()), Counter[Change]())
     remarks = [written_so(by_kind(changes))] if changes else []
     gone = [one.reason for clean in changed.values() for one in clean.left_out]
@@ -154,15 +281,14 @@ def _transcribed(model: Model, heard: HeardSpeech, least: float | None, progress
             f"{model.folder}: a model trained without an alignment does not say how sure it is of its words, so it "
             "learns nothing from speech without transcripts. Write down what is said."
         )
-    progress.start("transcribing", len(heard.utterances))
     kept: list[tuple[int, str]] = []
-    for place, (utterance, features) in enumerate(zip(heard.utterances, heard.features, strict=True)):
+    for place, (utterance, features) in tracked(
+        progress, "transcribing", enumerate(zip(heard.utterances, heard.features, strict=True)), len(heard.utterances)
+    ):
         found = model.of_features(features, heard.statistics[utterance.speaker], believing="all")
         sure = sum(word.confidence or 0.0 for word in found.timed) / max(1, len(found.timed))
         if found.words and found.complete and sure >= least:
             kept.append((place, found.text))
-        progress.advance()
-    progress.finish()
     if not kept:
         raise UserError(
             f"The speech has no transcripts, and the model is less than {100 * least:g} % sure of its words in all "

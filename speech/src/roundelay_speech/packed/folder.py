@@ -1,4 +1,4 @@
-"""The folder of a packed model: its files, and the one that says what they are.
+"""The folder of a packed model: its files, and the one that describes them.
 
 MODEL/packed.json       format version, networks and their weights, settings of the search, checksums; written last
 MODEL/acoustic-1/       a network, as its run left it: model.safetensors, model.json; acoustic-2/ and so on
@@ -9,7 +9,7 @@ MODEL/lexicon.txt       the words that can be recognised; dropped.txt and guesse
 MODEL/dictionary.txt    all pronunciations that were known when the graph was made
 MODEL/g2p.json.gz       pronunciations by spelling, if the dictionary was large enough to learn them from
 MODEL/rescore           a large language model for a second pass, if there was one
-MODEL/evidence.json     what words that were said are like, and how true confidences are; none of earlier versions
+MODEL/evidence.json     measures of words that were said, and how true confidences are; none of earlier versions
 MODEL/card.json         corpus, runs, word errors, licence: for programs; README.md, confidences.svg: for people
 """
 
@@ -22,10 +22,11 @@ from roundelay.core.configure import build, plain
 from roundelay.core.errors import UserError
 from roundelay.core.files import read_json
 from roundelay.core.folders import PACKED, check_packed
+from roundelay_speech.decode.alternatives import MOST_STRINGS, WORDS_ALONE, Wishes
 from roundelay_speech.decode.evidence import Evidence
 from roundelay_speech.decode.parallel import Search
-from roundelay_speech.decode.wishes import MOST_STRINGS, WORDS_ALONE, Wishes
 from roundelay_speech.features.parts import FeatureConfig
+from roundelay_speech.packed.spread import SpeakerSpread
 from roundelay_speech.packed.upper import weights_of
 from roundelay_speech.search.beam import FEWEST_ACTIVE
 from roundelay_speech.trained import MODEL_META
@@ -39,21 +40,21 @@ REMEDY = "Copy the folder again from where it was whole, or pack it again with `
 
 @dataclass(frozen=True)
 class PackedNetwork:
-    """One network of a packed model.
-
-    Attributes:
-        usual_mean, usual_std: of each feature over the frames of one speaker, on average over the training speakers.
-        upper: the map that tells bands which a recording lacks (upper.py), row by row, numbers with blanks between them
-            (JSON of numbers takes three times the room); empty where an earlier version packed it, or it hears nothing
-            above what telephones let through, or more than one filterbank.
-    """
+    """One network of a packed model."""
 
     folder: str  # of its files, inside the model's
     weight: float  # of its log-likelihoods; the weights of all networks sum to 1
-    features: FeatureConfig  # what is computed of the audio for it
+    features: FeatureConfig  # of the features computed for it
+    # usual_mean, usual_std: of each feature over the frames of one speaker, on average over the training speakers.
     usual_mean: tuple[float, ...]
     usual_std: tuple[float, ...]
+    # the map that tells bands which a recording lacks (upper.py), row by row, numbers with blanks between them (JSON of
+    # numbers takes three times the room); empty where an earlier version packed it, or it hears nothing above what
+    # telephones let through, or more than one filterbank.
     upper: tuple[str, ...] = ()
+    # how the training speakers differ (spread.py), row by row; empty where an earlier version packed it, or there were
+    # few of them.
+    spread: tuple[str, ...] = ()
 
     def __post_init__(self) -> None:
         within("weight", self.weight, 0.0, 1e3)
@@ -62,6 +63,8 @@ class PackedNetwork:
         for deviation in self.usual_std:
             within("usual_std", deviation, 0.0, 1e6)
         weights_of(self.upper)
+        if self.spread:
+            SpeakerSpread.of_rows(self.spread)
         for part in self.features.filterbanks:
             within("num_bins", part.fbank.num_bins, 1, 1000)
             within("frame_length_ms", part.fbank.frame_length_ms, 1, 1000)
@@ -91,7 +94,8 @@ class PackedSearch:
         within("blank_cost", self.blank_cost, -1e3, 1e3)
 
     def search(self, times: bool, asked: Wishes = WORDS_ALONE) -> Search:
-        """Return the search, with times and confidences of the words or without, and with what else is asked for."""
+        """Return the search, with times and confidences of the words or without, and with the other options asked
+        for."""
         return Search(
             self.scale,
             self.beam,
@@ -127,7 +131,7 @@ class PackedModel:
 
 
 def within(name: str, value: float, least: float, most: float) -> None:
-    """Hold a setting to what it can be.
+    """Check that a setting is possible.
 
     Raises:
         UserError: it is less or more, or no number.

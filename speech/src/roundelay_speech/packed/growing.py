@@ -9,9 +9,10 @@ from typing import final
 import numpy as np
 import torch
 
+from roundelay_speech.data.arrays import Float32
 from roundelay_speech.models.frames import scaled
-from roundelay_speech.models.streamed import Streamed
-from roundelay_speech.packed.hearing import Float32, Statistics
+from roundelay_speech.models.network import Streamed
+from roundelay_speech.packed.hearing import Statistics
 from roundelay_speech.packed.model import Model
 from roundelay_speech.packed.upper import Telling
 
@@ -42,7 +43,8 @@ class GrowingScores:
 
     @property
     def delay(self) -> float:
-        """Seconds of audio that must have come, from its beginning on, before a sound is in the scores, at most."""
+        """Largest number of seconds of audio that come, from the beginning of a sound on, before it is in the
+        scores."""
         config, rate = self._model.hearings[0].features.frames, self._model.sample_rate
         overlap = config.frame_length(rate) - self._shift
         frames = max(
@@ -71,12 +73,15 @@ class GrowingScores:
         return found
 
 
-def in_chunks(model: Model, frames: int) -> Model:
-    """Return the model with its networks evaluated in chunks of so many frames: fewer are sooner, more are better.
+def in_chunks(model: Model, frames: int | None) -> Model:
+    """Return the model with its networks evaluated in chunks of so many frames: fewer are sooner, more are better; the
+    same for None.
 
     Raises:
         UserError: a network was not trained for that.
     """
+    if frames is None:
+        return model
     hearings = []
     for hearing in model.hearings:
         network = replace(hearing.model, module=hearing.model.module.in_chunks(frames))

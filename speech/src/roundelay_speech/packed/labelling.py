@@ -14,18 +14,19 @@ import numpy as np
 import numpy.typing as npt
 import torch
 
-from roundelay.core.progress import Progress
+from roundelay.core.progress import Progress, tracked
 from roundelay_speech.audio.reading import read_audio
+from roundelay_speech.data.arrays import Float32
 from roundelay_speech.data.manifest import Utterance
 from roundelay_speech.data.problems import LeftOut
 from roundelay_speech.decode.graphs.hmm import TiedStates
 from roundelay_speech.features.store import FeatureStore, SpeakerStats
 from roundelay_speech.hmm.align import Aligned, align, shortest, utterance_graph
-from roundelay_speech.hmm.realign import REALIGN_SCALE
+from roundelay_speech.hmm.task import REALIGN_SCALE
 from roundelay_speech.hmm.topology import Tying
 from roundelay_speech.lexicon.lexicon import Lexicon
-from roundelay_speech.models.utterances import LabelledUtterances, rows_of_scores
-from roundelay_speech.packed.hearing import Float32, PieceFeatures, Statistics
+from roundelay_speech.models.sequences import LabelledUtterances, rows_of_scores
+from roundelay_speech.packed.hearing import PieceFeatures, Statistics
 from roundelay_speech.packed.model import Model
 from roundelay_speech.packed.speech_data import SpeechData
 from roundelay_speech.unit_labels import rows_needed
@@ -40,7 +41,7 @@ _FITTING = 0.65  # of the utterances fit their own words better, at least; of wr
 
 @dataclass(frozen=True, eq=False)
 class HeardSpeech:
-    """Utterances as a packed model hears them."""
+    """Utterances with the features that a packed model computes of their audio, and statistics of their speakers."""
 
     utterances: tuple[Utterance, ...]
     features: tuple[PieceFeatures, ...]  # of each utterance
@@ -53,12 +54,9 @@ class HeardSpeech:
         Raises:
             UserError: audio that cannot be used.
         """
-        progress.start("listening", len(utterances))
         features = []
-        for utterance in utterances:
+        for utterance in tracked(progress, "listening", utterances):
             features.append(model.features(read_audio(utterance, data.folder, model.sample_rate)))
-            progress.advance()
-        progress.finish()
         spoken: dict[str, list[PieceFeatures]] = {}
         for utterance, one in zip(utterances, features, strict=True):
             spoken.setdefault(utterance.speaker, []).append(one)
@@ -89,7 +87,7 @@ class HeardSpeech:
 
 @dataclass(frozen=True, eq=False)
 class LabelledSpeech:
-    """Labels of heard speech."""
+    """Labels of `HeardSpeech`: tied states, or rows of units; utterances without, and why."""
 
     states: npt.NDArray[np.int32]  # (T,) tied states, -1 where an utterance is left out; empty where columns are units
     units: LabelledUtterances | None  # rows of units of each utterance that is used; None where columns are tied states
@@ -111,7 +109,7 @@ class LabelledSpeech:
 
 
 def label_speech(model: Model, heard: HeardSpeech, lexicon: Lexicon, progress: Progress) -> LabelledSpeech:
-    """Label utterances that have words of the lexicon; what cannot be labelled is left out."""
+    """Label utterances that have words of the lexicon; those that cannot be labelled are left out."""
     columns = model.columns
     if isinstance(columns, TiedStates):
         return _aligned(model, heard, lexicon.in_phones(columns.tying.phones), columns.tying, progress)
@@ -130,9 +128,9 @@ def _aligned(model: Model, heard: HeardSpeech, lexicon: Lexicon, tying: Tying, p
 
     rows, left_out, gains = dict[str, Aligned](), list[LeftOut](), dict[str, float]()
     different = _others(heard.utterances)
-    progress.start("aligning", len(heard.utterances))
-    for utterance, features in zip(heard.utterances, heard.features, strict=True):
-        progress.advance()
+    for utterance, features in tracked(
+        progress, "aligning", zip(heard.utterances, heard.features, strict=True), len(heard.utterances)
+    ):
         needed = shortest(utterance.words, known)
         if len(features) < needed:
             why = f"too short for its words: {len(features)} frames, they need {needed}"
@@ -147,7 +145,6 @@ def _aligned(model: Model, heard: HeardSpeech, lexicon: Lexicon, tying: Tying, p
         others = [fitted(words, scores) for words in different[utterance.id]]
         if theirs := [one.acoustic for one in others if one is not None]:
             gains[utterance.id] = (found.acoustic - float(np.mean(theirs))) / len(features)
-    progress.finish()
     labels = [
         rows[u.id].pdfs if u.id in rows else np.full(len(features), -1, np.int32)
         for u, features in zip(heard.utterances, heard.features, strict=True)
@@ -170,9 +167,12 @@ def _written(model: Model, heard: HeardSpeech, lexicon: Lexicon, units: UnitSet,
     subsampling = model.hearings[0].model.module.subsampling
     kept, left_out, gains = dict[int, list[int]](), list[LeftOut](), dict[str, float]()
     different = _others(heard.utterances)
-    progress.start("comparing words and speech", len(heard.utterances))
-    for place, (utterance, features) in enumerate(zip(heard.utterances, heard.features, strict=True)):
-        progress.advance()
+    for place, (utterance, features) in tracked(
+        progress,
+        "comparing words and speech",
+        enumerate(zip(heard.utterances, heard.features, strict=True)),
+        len(heard.utterances),
+    ):
         written = units.written(utterance.words, lexicon)
         rows = int(rows_of_scores(np.array(len(features)), subsampling))
         if written is None or rows_needed(written) > rows:
@@ -186,7 +186,6 @@ def _written(model: Model, heard: HeardSpeech, lexicon: Lexicon, units: UnitSet,
         if theirs:
             mean = float(np.mean([_likely(scores, labels) for labels in theirs]))
             gains[utterance.id] = (_likely(scores, kept[place]) - mean) / rows
-    progress.finish()
     bounds = np.cumsum([0, *map(len, kept.values())])
     flat = np.array([label for labels in kept.values() for label in labels], np.int64)
     found = LabelledUtterances(np.array(list(kept), np.int64), flat, bounds.astype(np.int64))

@@ -9,7 +9,6 @@ from os import getpid
 from pathlib import Path
 
 import numpy as np
-import numpy.typing as npt
 
 from roundelay import __version__
 from roundelay.core.configure import build, plain
@@ -17,6 +16,7 @@ from roundelay.core.errors import UserError
 from roundelay.core.files import read_json, sweep, unwritable, write_json
 from roundelay.core.progress import Progress
 from roundelay.core.streams import stream
+from roundelay_speech.data.arrays import Float32, Float64
 from roundelay_speech.decode.evidence import longest_phones
 from roundelay_speech.decode.graphs.ctc import CtcGraph
 from roundelay_speech.decode.graphs.graph import FST_FILE, GRAPH_FILE, PHONES_FILE, WORDS_FILE
@@ -24,13 +24,12 @@ from roundelay_speech.decode.graphs.making import DROPPED_FILE, G2P_MODEL, GUESS
 from roundelay_speech.decode.lm.vocabulary import read_dictionary
 from roundelay_speech.features.fbank import FbankConfig, band_centres
 from roundelay_speech.features.parts import FeatureConfig, only_fbank
-from roundelay_speech.features.store import FeatureStore
+from roundelay_speech.features.store import FeatureStore, SpeakerSums
 from roundelay_speech.hmm.alignment import TREE, Alignment
 from roundelay_speech.lexicon.g2p import LEAST_WORDS, g2p_of, save_g2p
 from roundelay_speech.lexicon.lexicon import Lexicon, write_lexicon
 from roundelay_speech.packed.calibrating import MOST_SECONDS, CalibrationSpeech, HeldOut, calibrated, truths
-from roundelay_speech.packed.card import Card, Vocabulary, card_of, write_model
-from roundelay_speech.packed.decoded import DecodedRuns, Run, decoded_for
+from roundelay_speech.packed.card import Card, DecodedRuns, Run, Vocabulary, card_of, decoded_for, write_model
 from roundelay_speech.packed.folder import (
     DICTIONARY,
     EVIDENCE_FILE,
@@ -43,15 +42,13 @@ from roundelay_speech.packed.folder import (
 )
 from roundelay_speech.packed.hearing import PieceFeatures
 from roundelay_speech.packed.model import load_model
+from roundelay_speech.packed.spread import LEAST_SPEAKERS, UTTERANCES_FITTED, SpeakerSpread
 from roundelay_speech.packed.upper import LOWER, fitted, rows_of
 from roundelay_speech.prepared import TRAIN, Corpus, load_corpus
 from roundelay_speech.recipes.recipe import Recipe
 from roundelay_speech.recognition.graph import GRAPHS, columns_of, decoding_graph, graph_of, second_model
 from roundelay_speech.recognition.loglikelihoods import TUNING_SPLIT, EnsembleMember, Models, ensemble, words_said
 from roundelay_speech.trained import MODEL, MODEL_META, PACKED_NETWORK
-
-Float32 = npt.NDArray[np.float32]
-Float64 = npt.NDArray[np.float64]
 
 GRAPH_FILES = (FST_FILE, WORDS_FILE, PHONES_FILE, GRAPH_FILE, LM_FILE, LEXICON_FILE, DROPPED_FILE, GUESSED_FILE)
 
@@ -64,11 +61,11 @@ class Packing:
     # a folder of `roundelay decode --out` with the word errors of these runs together; None: the run's own, or decoded
     # now.
     decoded: Path | None = None
-    licence: str = ""  # of the model, for people; empty: what is known of the corpus's
+    licence: str = ""  # of the model, for people; empty: the corpus's, where known
 
 
 def pack(runs: Sequence[Run], options: Packing, progress: Progress) -> Card:
-    """Pack runs, the first of which says what is recognised; `options.out` is whole or not there.
+    """Pack runs, the first of which has the words and the graph; `options.out` is whole or not there.
 
     Raises:
         UserError: the folder exists; a run is not finished; runs that do not fit together; features that cannot be
@@ -201,9 +198,12 @@ def _packed_network(folder: Path, member: EnsembleMember, config: FeatureConfig,
     for name in (MODEL, MODEL_META):
         shutil.copyfile(member.exp / name, folder / name)
     trained = corpus.splits[TRAIN]
-    mean, std = usual_speaker(member.store, [u.id for u in trained if not u.distortion])
+    plainly = [u for u in trained if not u.distortion]
+    mean, std = usual_speaker(member.store, [u.id for u in plainly])
+    many = len({u.speaker for u in plainly if not u.copied}) >= LEAST_SPEAKERS
+    spread = spread_of(member.store, [u.id for u in plainly]).rows() if many else ()
     upper = _upper(member.store, config, [u.id for u in trained if not u.copied])
-    return PackedNetwork(folder.name, member.weight, config, tuple(mean.tolist()), tuple(std.tolist()), upper)
+    return PackedNetwork(folder.name, member.weight, config, tuple(mean.tolist()), tuple(std.tolist()), upper, spread)
 
 
 def _upper(store: FeatureStore, config: FeatureConfig, utterances: Sequence[str]) -> tuple[str, ...]:
@@ -232,6 +232,16 @@ def usual_speaker(store: FeatureStore, utterances: Sequence[str]) -> tuple[Float
     weight = speakers.frames[heard] / speakers.frames[heard].sum()
     mean = weight @ speakers.mean[heard].astype(np.float64)
     return mean, np.sqrt(weight @ np.square(speakers.std[heard].astype(np.float64)))
+
+
+def spread_of(store: FeatureStore, utterances: Sequence[str]) -> SpeakerSpread:
+    """Return how the speakers of some utterances differ."""
+    sums, of = SpeakerSums(), {}
+    for n in stream(0, "spread").permutation(len(utterances))[:UTTERANCES_FITTED]:
+        sums.add(utterances[n], np.asarray(store.get(utterances[n])))
+        of[utterances[n]] = int(store.speaker_indices[store.position(utterances[n])])
+    found = sums.finish(store.parts)
+    return SpeakerSpread.fitted(found, [of[name] for name in found.names], store.speakers, store.parts)
 
 
 def _search(found: DecodedRuns, recipe: Recipe) -> PackedSearch:
@@ -285,6 +295,7 @@ def new_folder(out: Path) -> Iterator[Path]:
         sweep(out.parent)
         folder.mkdir()
         yield folder
+        refuse_existing(out)  # another command may have made it meanwhile
         folder.rename(out)
     except OSError as error:
         raise unwritable(out, error) from error

@@ -11,13 +11,13 @@ units and a blank, or states of phones.
 import unicodedata
 from collections import deque
 from collections.abc import Iterable, Iterator, Mapping, Sequence
+from contextlib import nullcontext
 from dataclasses import dataclass, replace
 from functools import cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal, final
 
 import numpy as np
-import numpy.typing as npt
 
 import roundelay
 from roundelay.core.checksums import file_checksum
@@ -26,11 +26,14 @@ from roundelay.core.errors import UserError
 from roundelay.core.files import read_json
 from roundelay.core.folders import PACKED
 from roundelay.core.progress import Progress, Silent
-from roundelay_speech.data.processes import start_workers
+from roundelay_speech.data.arrays import Float32, Float64
+from roundelay_speech.data.processes import Here, batched, start_workers
 from roundelay_speech.decode.alternatives import (
     NO_ALTERNATIVES,
+    WORDS_ALONE,
     Alternatives,
     StringAlternative,
+    Wishes,
     in_place,
     keeping,
     ranked,
@@ -47,20 +50,18 @@ from roundelay_speech.decode.graphs.transducers import BACKOFF
 from roundelay_speech.decode.lm.given import load_model as load_language_model
 from roundelay_speech.decode.parallel import Decoders, decoder_here
 from roundelay_speech.decode.rescore import rescorer_of
-from roundelay_speech.decode.wishes import WORDS_ALONE, Wishes
 from roundelay_speech.hmm.alignment import TREE
 from roundelay_speech.hmm.tree import DecisionTree
 from roundelay_speech.lexicon.lexicon import Lexicon, NearWords, read_lexicon
 from roundelay_speech.ngrams.ngram import BEGIN, END
 from roundelay_speech.packed.folder import CARD, REMEDY, RESCORE, PackedModel, read_evidence, read_packed
 from roundelay_speech.packed.given import model_folder
-from roundelay_speech.packed.hearing import Float32, Hearing, PieceFeatures, Statistics, checked
+from roundelay_speech.packed.hearing import Hearing, PieceFeatures, Statistics, checked
 from roundelay_speech.scoring.formats.ctm import TimedWord
 from roundelay_speech.trained import load_model as load_network
 from roundelay_speech.units.base import BLANK, UnitSet
 from roundelay_speech.units.states import FURTHER
 
-Float64 = npt.NDArray[np.float64]
 _JOB_FRAMES = 3000  # handed to a worker at once
 _TURNS = ("LRE", "RLE", "LRO", "RLO", "PDF", "LRI", "RLI", "FSI", "PDI")  # classes of Unicode's bidirectional algorithm
 _ONLY = "speech"  # name of an utterance that has none
@@ -90,11 +91,11 @@ class Transcript:
 
 @dataclass(frozen=True, eq=False)
 class Examined:
-    """Words that a search found in a piece."""
+    """Words that a search found in a piece of audio, with their places and the measures of each."""
 
     transcript: Transcript
     places: Sequence[FoundWord]  # where each of them was found; empty, if there is too little sound for all of them
-    measures: Float64 | None  # (words, M) what speaks for each, see `measured`; None where the model does not say
+    measures: Float64 | None  # (words, M) the measures of each, see `measured`; None where the model does not say
 
 
 Believing = Literal["said", "all"]
@@ -112,11 +113,11 @@ class Model:
     """A recogniser, from samples to words. Not for several threads at once; `recognise_many` takes processes."""
 
     folder: Path  # that it was loaded from
-    packed: PackedModel  # what its packed.json says
+    packed: PackedModel  # the content of its packed.json
     hearings: tuple[Hearing, ...]  # its networks
     graph: Graph
     card: Mapping[str, Any]  # corpus, runs, word errors and licence, as card.json has them
-    evidence: Evidence | None = None  # what it knows of words that were said; None where an earlier version packed it
+    evidence: Evidence | None = None  # on words that were said; None where an earlier version packed it
 
     def __repr__(self) -> str:
         corpus, words = self.card.get("corpus", {}), self.card.get("vocabulary", {}).get("words", 0)
@@ -129,7 +130,7 @@ class Model:
         )
 
     def transcribe(self, recording: Path | str) -> "Finished":
-        """Recognise one recording of any kind and length; `text` of what is returned has its words.
+        """Recognise one recording of any kind and length; `text` of the result has its words.
 
         `roundelay.transcribe` takes several, and options.
 
@@ -161,7 +162,7 @@ class Model:
 
     @property
     def caveats(self) -> list[str]:
-        """Sentences on what it does not do as models of this version do."""
+        """Sentences on its differences from models of this version."""
         if self.evidence is not None:
             return []
         return [
@@ -232,7 +233,8 @@ class Model:
     # One step after the other ---------------------------------------------------------------------------------------
 
     def features(self, samples: Float32) -> PieceFeatures:
-        """Return features of samples (N,), the same as `roundelay prepare` computes.
+        """Return features of samples (N,), the same as `roundelay prepare` computes where there is any sound
+        (`Hearing.with_rooms`).
 
         Raises:
             UserError: not float32 of one channel, or NaN or infinity among them.
@@ -247,9 +249,10 @@ class Model:
     def statistics(self, pieces: Sequence[PieceFeatures], *, exact: bool = False) -> Statistics:
         """Return statistics of the one speaker of all these pieces.
 
-        From five seconds of speech on they are those that `roundelay prepare` keeps. Of less, what is missing is made
-        up by the average training speaker, unless they are to be `exact`. Where the recording lacks bands, as one by
-        telephone does, they tell these to whatever is heard with them (upper.py).
+        From five seconds of speech on they are those that `roundelay prepare` keeps; deviations from 20 s on, where the
+        training speakers were many. Of less, the rest is that of the speaker to expect (spread.py), or of the average
+        training speaker, unless they are to be `exact`. Where the recording lacks bands, as one by
+        telephone does, they tell these to all audio heard with them (upper.py).
         """
         found = [
             hearing.statistics([piece.of_network[number] for piece in pieces], exact)
@@ -258,7 +261,7 @@ class Model:
         return Statistics(tuple(own for own, _ in found), tuple(told for _, told in found))
 
     def scores(self, features: PieceFeatures, statistics: Statistics) -> Float32:
-        """Return (T, S) log-likelihoods, unscaled: the weighted mean of what the networks say."""
+        """Return (T, S) log-likelihoods, unscaled: the weighted mean of the networks' own."""
         total: Float32 | None = None
         for hearing, matrix, known in zip(
             self.hearings, statistics.heard(features).of_network, statistics.of_network, strict=True
@@ -271,7 +274,7 @@ class Model:
         return total
 
     def words(self, scores: Float32, *, times: bool = True) -> Transcript:
-        """Return the words that the search finds in log-likelihoods (T, S), whether anybody said them or not."""
+        """Return the words that the search finds in log-likelihoods (T, S), even where there is no speech."""
         return self._searched(scores, times, WORDS_ALONE)[0] if len(scores) else Transcript()
 
     def _searched(self, scores: Float32, times: bool, asked: Wishes) -> tuple[Transcript, Sequence[int]]:
@@ -287,7 +290,7 @@ class Model:
     def examined(
         self, features: PieceFeatures, statistics: Statistics, *, times: bool = True, asked: Wishes = WORDS_ALONE
     ) -> Examined:
-        """Return the words that the search finds in a piece, and what speaks for each of them."""
+        """Return the words that the search finds in a piece, and the measures of each."""
         scores = self.scores(features, statistics)
         transcript, path = self._searched(scores, times, asked)
         places = self._places(transcript.words, path, scores) if transcript.words else ()
@@ -303,7 +306,7 @@ class Model:
         return [FoundWord(rows, np.asarray(path)[rows])] * len(words) if len(rows) else ()
 
     def _measures(self, words: Sequence[FoundWord], scores: Float32, features: PieceFeatures) -> Float64 | None:
-        """Return (words, M) of `measured`; None where the model does not know what they mean."""
+        """Return (words, M) of `measured`; None where the model does not know their meaning."""
         if (evidence := self.evidence) is None:
             return None
         heard, every = self.hearings[0], self.hearings[0].model.module.subsampling
@@ -409,18 +412,10 @@ class Model:
         """Yield the results of `recognise_many` for recordings whose features, and those of their speakers, are
         known."""
         progress = progress or Silent()
-        if (workers or cores()) == 1:
-            for name, features, known in recordings:
-                transcripts = []
-                for one in features:
-                    found = self.of_features(one, known, times=times, believing=believing, asked=asked)
-                    transcripts.append(found)
-                    progress.advance()
-                yield name, transcripts
-            return
+        workers = workers or cores()
         waiting: deque[tuple[str, int]] = deque()  # names, and pieces of each, that are still to come
         done: list[Transcript] = []
-        with start_workers(workers or cores(), _begin, self.folder) as running:
+        with nullcontext(Here(self)) if workers == 1 else start_workers(workers, load_model, self.folder) as running:
             for some in running.in_order(_work, _jobs(recordings, waiting, _How(times, asked, believing))):
                 done += some
                 progress.advance(len(some))
@@ -496,18 +491,10 @@ def _with_alternatives(found: Transcript, strings: Sequence[StringAlternative], 
     return replace(found, alternatives=Alternatives(tuple(strings[:most]), in_place(strings, sure, most)))
 
 
-_HERE: dict[str, Model] = {}  # of a worker process
-
-
-def _begin(folder: Path) -> None:
-    _HERE["model"] = load_model(folder)
-
-
-def _work(job: _Job) -> list[Transcript]:
+def _work(model: Model, job: _Job) -> list[Transcript]:
     features, known, how = job
     return [
-        _HERE["model"].of_features(one, known, times=how.times, believing=how.believing, asked=how.asked)
-        for one in features
+        model.of_features(one, known, times=how.times, believing=how.believing, asked=how.asked) for one in features
     ]
 
 
@@ -528,13 +515,7 @@ def _jobs(
     `waiting`."""
     for name, features, known in recordings:
         waiting.append((name, len(features)))
-        job: list[PieceFeatures] = []
-        for one in features:
-            job.append(one)
-            if sum(map(len, job)) >= _JOB_FRAMES:
-                yield job, known, how
-                job = []
-        if job:
+        for job in batched(features, _JOB_FRAMES, len):
             yield job, known, how
 
 

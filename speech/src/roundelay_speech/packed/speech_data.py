@@ -31,8 +31,8 @@ def read_speech(
 
     Args:
         splits: of a prepared corpus; none: all but its training split.
-        source: what paths in wav.scp begin at; None: the data directory, the folder above or the working directory,
-            wherever the first file is.
+        source: the folder that paths in wav.scp begin at; None: the data directory, the folder above or the working
+            directory, wherever the first file is.
         recordings: how a folder of them is read.
 
     Raises:
@@ -58,8 +58,8 @@ def read_speech(
 def read_training_speech(
     data: Path, splits: Sequence[str], source: Path | None, progress: Progress, recordings: RecordingOptions
 ) -> SpeechData:
-    """Return the speech in a folder that a model is to learn from: `read_speech`, but of a prepared corpus that names
-    no splits the training split, or all where it has none.
+    """Return the speech in a folder that a model is to learn from: as `read_speech`, but without `splits` a prepared
+    corpus gives its training split, or all where it has none.
 
     Raises:
         UserError: as `read_speech`; some utterances have words, and others not.

@@ -3,7 +3,7 @@
 from dataclasses import replace
 
 from roundelay.core.errors import UserError
-from roundelay_speech.corpus.cleaned import CleanedSplits, cleaned
+from roundelay_speech.corpus.words import CleanedSplits, cleaned
 from roundelay_speech.data.problems import listing
 from roundelay_speech.lexicon.cleaning import Cleaner
 from roundelay_speech.lexicon.lexicon import Lexicon, read_lexicon
@@ -14,7 +14,7 @@ from roundelay_speech.packed.speech_data import SpeechData
 
 def in_words_of(model: Model, data: SpeechData) -> tuple[SpeechData, dict[str, CleanedSplits]]:
     """Return speech with transcripts in the model's own words: in their spelling, without punctuation and marks of
-    noises; and by split what that changed. Utterances of which no words are left, or in which something was not
+    noises; and by split the changes. Utterances of which no words are left, or in which something was not
     understood, go. Splits without transcripts stay as they are.
 
     Raises:
@@ -37,7 +37,7 @@ def cleaner_of(model: Model) -> Cleaner | None:
 
 
 def known_words(model: Model) -> Lexicon:
-    """Return all words that the model knows how to say."""
+    """Return all words that the model has pronunciations of."""
     silence = model.columns.phones[0]
     dictionary = read_lexicon(model.folder / DICTIONARY, silence).pronunciations
     return Lexicon({**dictionary, **model.lexicon.pronunciations}, silence)

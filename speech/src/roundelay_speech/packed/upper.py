@@ -1,13 +1,13 @@
 """Bands that a recording lacks, such as all above 4 kHz by telephone, told by those below.
 
-A linear map gives each upper band y at a frame of what telephones let through there and in the frames around it, all
-brought to mean 0 and deviation 1 by speaker:
+A linear map gives each upper band y at a frame of the bands that telephones let through there and in the frames around
+it, all brought to mean 0 and deviation 1 by speaker:
 
     y_t = W (x_(t-K), ..., x_(t+K), 1),    K = 4
 
-fitted by ridge regression to training speech. That a recording lacks bands is seen in its features, whatever its file
-says: one as loud as usual has a band far below what it usually is. What the map gives is brought to the recording's own
-mean and deviation afterwards, as all features.
+fitted by ridge regression to training speech. That a recording lacks bands is seen in its features, not in its file:
+one as loud as usual has a band far below its usual level. The map's results are brought to the recording's own mean and
+deviation afterwards, as all features.
 
 Legend: T frames, F features, L lower bands, H upper bands, H' of them lacking.
 """
@@ -20,9 +20,8 @@ import numpy as np
 import numpy.typing as npt
 
 from roundelay.core.errors import UserError
+from roundelay_speech.data.arrays import Float32, Float64
 
-Float32 = npt.NDArray[np.float32]
-Float64 = npt.NDArray[np.float64]
 Integers = npt.NDArray[np.intp]
 
 LOWER = 3800.0
@@ -79,7 +78,7 @@ class Told:
 
     columns: Integers  # (H',) of the features, that it lacks
     weights: Float64  # (H', (2 K + 1) L + 1), their rows of W
-    # mean (F,) and deviation (F,) of the recording; of the bands that it lacks, what they would be.
+    # mean (F,) and deviation (F,) of the recording; of the bands that it lacks, those to expect.
     own: tuple[Float32, Float32]
 
     def heard(self, features: Float32) -> Float32:

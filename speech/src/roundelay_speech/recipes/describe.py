@@ -29,10 +29,7 @@ def describe() -> dict[str, Any]:
     sections: dict[str, Any] = {}
     describe_fields(Recipe, sections)
     choices = {what: {"key": key, "names": names(union)} for what, (key, union) in OPEN_SETS.items()}
-    corpora = {
-        name: {"about": reader.about, "licence": reader.licence, "free": reader.free is not None}
-        for name, reader in READERS.items()
-    }
+    corpora = {name: reader.told for name, reader in READERS.own.items()}
     return {"sections": sections, "choices": choices, "corpora": corpora}
 
 

@@ -6,12 +6,14 @@ writes it, and a test holds it to them). `roundelay.options.known` reads it, and
 
 import dataclasses
 from collections.abc import Collection, Mapping, Sequence
-from importlib import resources
+from importlib import import_module, resources
+from importlib.metadata import EntryPoint
 from pathlib import Path
 from typing import Any
 
 from roundelay.core.configure import build, override, read_yaml
 from roundelay.core.errors import UserError
+from roundelay.core.plugins import GROUPS, WithPlugins
 from roundelay.core.strategy_text import did_you_mean
 from roundelay.options.known import KnownOptions, Option, check_strategy
 
@@ -43,7 +45,7 @@ def about_recipe(name: str) -> str:
 def read_recipe(source: str, overrides: Sequence[str] = ()) -> dict[str, Any]:
     """Return the recipe in file `source`, or the packaged one of that name, with `section.key=value` applied.
 
-    A recipe with `base: OTHER` begins with that one, a packaged recipe or a file beside it, and says what differs.
+    A recipe with `base: OTHER` begins with that one, a packaged recipe or a file beside it, and gives the differences.
 
     Raises:
         UserError: no such recipe, not YAML, or an override that is none.
@@ -138,26 +140,28 @@ def check_overrides(overrides: Sequence[str]) -> None:
 
 
 def check_mapping(mapping: Mapping[str, Any]) -> None:
-    """Check what a recipe says, as `check_recipe`."""
+    """Check the options of a recipe, as `check_recipe`."""
     build(RECIPE_OPTIONS.sections[_RECIPE], mapping)
     training = mapping.get("training") or {}
     check_strategy(training.get("strategy", "sgd"), training.get("options") or {})
 
 
-def corpora() -> dict[str, str]:
-    """Return corpora that `roundelay prepare` knows by name, and a sentence on each."""
-    return {
-        name: f"{entry['about']}{' Free to load.' if entry['free'] else ''}"
-        f"{' Licence: ' if entry['licence'] else ''}{entry['licence']}"
-        for name, entry in RECIPE_OPTIONS.known["corpora"].items()
-    }
+def corpora() -> Mapping[str, str]:
+    """Return corpora that `roundelay prepare` knows by name, and a sentence on each; another package's is loaded for
+    it."""
+
+    def told(found: EntryPoint) -> str:
+        return str(import_module("roundelay_speech.corpus.readers").READERS[found.name].told)  # by name: it loads torch
+
+    return WithPlugins("corpora", RECIPE_OPTIONS.known["corpora"], told)
 
 
 def choices(what: str) -> dict[str, tuple[str, list[Option]]]:
     """Return everything in an open set of a recipe, by name: a sentence on it, and its options with their plain names
     as keys. `what` is models, objectives, graphs or units."""
     found, section = {}, RECIPE_OPTIONS.known["choices"][what]
-    for name, entry in section["names"].items():
+    entries = section["names"] if what not in GROUPS else WithPlugins(what, section["names"], RECIPE_OPTIONS.of_plugin)
+    for name, entry in entries.items():
         key = section["key"]
         options = [
             dataclasses.replace(option, key=option.key.removeprefix(f"{key}."))

@@ -1,8 +1,8 @@
 """Adaptation of a corpus to its speakers: models, passes over speech whose words are not known, files of features.
 
-Training speakers' transforms come from what they are known to say. Of everybody else a first pass, by mixtures of all
-speakers, says which tied states the frames belong to; the transforms that fit these give a second pass, and its words
-better transforms. Speaker vectors need to know speech from silence only.
+Training speakers' transforms come from their known words. Of all others a first pass, by mixtures of all speakers, says
+which tied states the frames belong to; the transforms that fit these give a second pass, and its words better
+transforms. Speaker vectors need to know speech from silence only.
 
 Legend: T frames of all utterances, D dimensions.
 
@@ -27,11 +27,18 @@ from roundelay.core.errors import UserError
 from roundelay.core.files import write_text
 from roundelay.core.progress import Progress
 from roundelay_speech.adapt import folder as files
-from roundelay_speech.adapt.estimating import estimators
+from roundelay_speech.adapt.estimating import (
+    Workplace,
+    estimators,
+    grouped,
+    speaker_transforms,
+    speech_weights,
+    transformed,
+)
 from roundelay_speech.adapt.fmllr import Estimate
 from roundelay_speech.adapt.sat import Models, SpeakerTraining
-from roundelay_speech.adapt.speakers import Workplace, grouped, speaker_transforms, speech_weights, transformed
 from roundelay_speech.adapt.vectors import VectorModels, train_vectors
+from roundelay_speech.data.arrays import Float32, Int32
 from roundelay_speech.data.manifest import Utterance
 from roundelay_speech.decode.graphs.base import Columns
 from roundelay_speech.decode.graphs.hmm import HmmGraph
@@ -42,7 +49,7 @@ from roundelay_speech.hmm.alignment import SUMMARY, Alignment
 from roundelay_speech.hmm.gmm import Mixtures
 from roundelay_speech.hmm.task import Labels, Task, scratch_folder
 from roundelay_speech.hmm.topology import Tying
-from roundelay_speech.kaldi_io.writing import write_archive
+from roundelay_speech.kaldi_io.objects import write_archive
 from roundelay_speech.lexicon.lexicon import read_lexicon
 from roundelay_speech.model_input import filterbanks
 from roundelay_speech.prepared import TRAIN, Corpus, load_corpus
@@ -52,9 +59,6 @@ from roundelay_speech.recognition.loglikelihoods import FRAME_SECONDS, Source
 from roundelay_speech.recognition.recognise import recognise_split
 from roundelay_speech.recognition.settings import chosen_settings
 from roundelay_speech.scoring.summary import Summary, write_score
-
-Float32 = npt.NDArray[np.float32]
-Int32 = npt.NDArray[np.int32]
 
 
 @dataclass(frozen=True, eq=False)
@@ -155,7 +159,7 @@ _NO_MATTER = (
 
 @dataclass(frozen=True)
 class Adapted:
-    """A finished adaptation."""
+    """Result of an adaptation: word errors pass by pass, settings, and number of speakers."""
 
     folder: Path
     summaries: Mapping[str, Sequence[str]]  # word errors of each split, pass by pass; the first is not adapted
@@ -181,7 +185,7 @@ def adapt(recipe: Recipe, progress: Progress, *, of: Path | None = None, out: Pa
     """Adapt a recipe's corpus, or another one with the models of the recipe's, into a folder.
 
     Args:
-        of: another prepared corpus, with other speakers: nothing is known of what they say.
+        of: another prepared corpus, with other speakers, whose words are not known.
         out: its folder.
 
     Raises:
@@ -292,7 +296,7 @@ class _Adaptation:
         return splits_to_decode(self.corpus, known=self.earlier is None)
 
     def make(self, place: Workplace) -> tuple[dict[str, Any], list[str]]:
-        """Do all of it; what adaptation.json tells, and the files that it vouches for."""
+        """Do all passes; return the facts of adaptation.json, and the files that it vouches for."""
         models, pdfs = self._models(place)
         mapped, pdfs, told = self._transforms(place, models, pdfs)
         written = [self._write(files.FMLLR, ((u.id, mapped[slice(*self._rows(u))]) for u in self._every()))]
@@ -339,8 +343,8 @@ class _Adaptation:
         return models, labels.pdf
 
     def _transforms(self, place: Workplace, models: Models, pdfs: Int32) -> tuple[Float32, Int32, dict[str, Any]]:
-        """Return transformed frames (T, D) of all utterances, the pdf of every frame, and what adaptation.json
-        tells."""
+        """Return transformed frames (T, D) of all utterances, the pdf of every frame, and the facts for
+        adaptation.json."""
         config, tying, store = place.config, self.alignment.tying, self.store
         frames, pdfs = models.frames(store), pdfs.copy()
         known = grouped(self.training, store, config.per)

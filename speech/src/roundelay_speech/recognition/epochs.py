@@ -31,8 +31,8 @@ from roundelay_speech.trained import MODEL, load_model
 
 
 def decode_epochs(exp: Path, recipe: Recipe, split: str, progress: Progress, interrupt: Interrupt) -> bool:
-    """Decode a split with the models that the run in `exp`, decoded itself, had at the ends of its epochs; what is done
-    already is left as it is. False: `interrupt` asked to stop.
+    """Decode a split with the models that the run in `exp`, decoded itself, had at the ends of its epochs; epochs done
+    already are left as they are. False: `interrupt` asked to stop.
 
     Raises:
         UserError: models of epochs were not kept; names them.

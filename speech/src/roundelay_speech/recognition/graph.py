@@ -1,4 +1,4 @@
-"""The decoding graph of a recipe, and whatever else a search of it is given.
+"""The decoding graph of a recipe, and the other inputs of a search.
 
 ALIGNMENT/graphs/   decoding graphs, shared by all runs that use the same lexicon, tied states and language model
 EXP/graphs/         those of a run without an alignment
@@ -10,7 +10,7 @@ from pathlib import Path
 
 from roundelay.core.errors import UserError
 from roundelay.core.files import read_json
-from roundelay.core.progress import Progress
+from roundelay.core.progress import Progress, mention
 from roundelay_speech.decode.confidence import Pronouncing
 from roundelay_speech.decode.graphs import HmmGraph
 from roundelay_speech.decode.graphs.base import Columns
@@ -24,10 +24,8 @@ from roundelay_speech.decode.graphs.making import (
     find_or_make,
     find_or_make_second,
 )
-from roundelay_speech.decode.lm.given import expected, load_model
-from roundelay_speech.decode.lm.size import declared_counts
-from roundelay_speech.decode.parallel import SearchedGraph, decoders
-from roundelay_speech.decode.prefixes import SpelledWords
+from roundelay_speech.decode.lm.given import declared_counts, expected, load_model
+from roundelay_speech.decode.parallel import SearchedGraph, SpelledWords, decoders
 from roundelay_speech.decode.rescore import Rescorer, rescorer_of
 from roundelay_speech.hmm.alignment import Alignment
 from roundelay_speech.hmm.topology import Tying
@@ -63,7 +61,7 @@ def columns_of(recipe: Recipe, own: Corpus, source: Source) -> Columns:
 
 
 def graph_of(recipe: Recipe) -> str:
-    """Return the name of the kind of graph for what a recipe trains."""
+    """Return the name of the kind of graph for a recipe's model."""
     if not recipe.unaligned:
         return "hmm"
     return "chain" if isinstance(recipe.units, Chain) else "ctc"
@@ -99,7 +97,7 @@ def decoding_graph(
 
     def say(large: str) -> None:
         progress.advance(0, f"of {large}")
-        progress.finish()  # what it takes is seen before it is done
+        progress.finish()  # shown before the work begins
         progress.start("building the decoding graph")
 
     progress.start("building the decoding graph")
@@ -155,12 +153,11 @@ def language_options(config: Decoding, *, guess: bool | None = None) -> Language
 
 
 def rescorer(graph: Path, model: Path | None, progress: Progress) -> Rescorer | None:
-    """Return the rescorer of the graph's lattices with the model in a file, if there is one; says first what reading
+    """Return the rescorer of the graph's lattices with the model in a file, if there is one; says first the memory it
     takes."""
     if model is None:
         return None
-    progress.start(f"rescoring with {expected(model)}")
-    progress.finish()  # what it takes is seen before it is done
+    mention(progress, f"rescoring with {expected(model)}")  # what it takes is seen before it is done
     progress.start(f"reading {model.name}")
     found = rescorer_of(graph, load_model(model))
     if lacking := found.unknown:
@@ -172,5 +169,6 @@ def rescorer(graph: Path, model: Path | None, progress: Progress) -> Rescorer | 
 
 
 def pronouncing(graph: Path, tying: Tying, config: Decoding) -> Pronouncing:
+    """Return the pronunciations of a graph's words, for times of words."""
     lexicon = read_lexicon(graph / LEXICON_FILE, tying.phones[0]).in_phones(tying.phones)
     return Pronouncing(lexicon, tying, config.silence_probability, FRAME_SECONDS)

@@ -14,7 +14,7 @@ from numpy.typing import NDArray
 
 from roundelay.core.errors import UserError
 from roundelay_speech.data.manifest import Utterance
-from roundelay_speech.features.external import Matrices
+from roundelay_speech.features.parts import Matrices
 from roundelay_speech.features.store import FeatureStore
 from roundelay_speech.hmm.alignment import Alignment
 from roundelay_speech.models.frames import log_likelihoods
@@ -43,7 +43,7 @@ class Source(ABC):
 
     @abstractmethod
     def told(self) -> dict[str, Any]:
-        """Return the source in decode.json: runs and their weights, or a file."""
+        """Return the source, for decode.json: runs and their weights, or a file."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -58,7 +58,7 @@ class EnsembleMember:
 
 @dataclass(frozen=True, eq=False)
 class Models(Source):
-    """The weighted mean of what trained models say."""
+    """The weighted mean of trained models' log-likelihoods."""
 
     members: Sequence[EnsembleMember]
 
@@ -74,7 +74,7 @@ class Models(Source):
 
 @dataclass(frozen=True, eq=False)
 class Given(Source):
-    """Matrices that somebody else computed, by utterance (`roundelay decode --scores`)."""
+    """Matrices computed elsewhere, by utterance (`roundelay decode --scores`)."""
 
     matrices: Matrices
 

@@ -8,24 +8,17 @@ from collections.abc import Sequence
 from pathlib import Path
 
 import numpy as np
-from numpy.typing import NDArray
 
 from roundelay.core.errors import UserError
 from roundelay.core.progress import Progress
+from roundelay_speech.data.arrays import Float32
 from roundelay_speech.features.store import FeatureStore
 from roundelay_speech.hmm.alignment import SUMMARY, Alignment, AlignSummary
-from roundelay_speech.hmm.realign import (
-    REALIGN_SCALE,
-    ModelScores,
-    RealignConfig,
-    realign,
-)
+from roundelay_speech.hmm.task import REALIGN_SCALE, ModelScores, RealignConfig, realign
 from roundelay_speech.models.frames import log_likelihoods
 from roundelay_speech.prepared import load_corpus
-from roundelay_speech.recipes.kept import kept_recipe
+from roundelay_speech.recipes.recipe import kept_recipe
 from roundelay_speech.trained import MODEL, AcousticModel, load_model
-
-Float32 = NDArray[np.float32]
 
 
 def realign_with(

@@ -32,22 +32,19 @@ from roundelay_speech.decode.lattice import write_lattices
 from roundelay_speech.decode.lm.given import expected
 from roundelay_speech.decode.parallel import Batch, Search, SearchedGraph
 from roundelay_speech.decode.tuning import Tried
-from roundelay_speech.features.external import Matrices
+from roundelay_speech.features.parts import Matrices
 from roundelay_speech.prepared import Corpus, has_words, load_corpus
 from roundelay_speech.recipes.recipe import Decoding, Recipe
 from roundelay_speech.recognition.graph import columns_of, searched
-from roundelay_speech.recognition.loglikelihoods import (
-    TUNING_SPLIT,
-    Given,
-    Models,
-    Source,
-    ensemble,
-    words_said,
+from roundelay_speech.recognition.loglikelihoods import TUNING_SPLIT, Given, Models, Source, ensemble, words_said
+from roundelay_speech.recognition.settings import (
+    UnfinishedDecoding,
+    at_edges,
+    identity_of,
+    with_blank_cost,
+    written_split,
 )
-from roundelay_speech.recognition.settings import at_edges, with_blank_cost
-from roundelay_speech.recognition.unfinished import UnfinishedDecoding, identity_of, written_split
 from roundelay_speech.scoring.formats.ctm import write_ctm
-from roundelay_speech.scoring.phones import write_phones
 from roundelay_speech.scoring.score import ErrorCounts, Score, score
 from roundelay_speech.scoring.summary import (
     Summary,
@@ -55,6 +52,7 @@ from roundelay_speech.scoring.summary import (
     summarise,
     summarise_subsets,
     word_errors,
+    write_phones,
     write_score,
     write_words,
 )
@@ -76,7 +74,7 @@ class Recognised:
     subsets: dict[str, Summary]  # where the split has parts
     units: dict[str, tuple[str, ...]]  # that were read off by utterance, where columns are units
     unit_errors: ErrorCounts | None = None  # of those
-    edges: Sequence[str] = ()  # sentences on settings at the edge of what was tried
+    edges: Sequence[str] = ()  # sentences on settings at the edge of those tried
 
     @property
     def unknown(self) -> int:
@@ -102,7 +100,7 @@ def recognise(
     """Decode and score the recipe's splits with the model in `exp`; write everything into `out`/decode.
 
     Acoustic scale, cost of a word, beam and number of active paths are chosen on the dev split (`Tuning`), unless the
-    recipe fixes them. Words and language model are those of the corpus the model was trained on, and of what the
+    recipe fixes them. Words and language model are those of the corpus the model was trained on, and those that the
     recipe's section decode names, whichever corpus is decoded.
 
     Args:
@@ -222,7 +220,7 @@ def _check_splits(corpus: Corpus, splits: Sequence[str]) -> None:
 def _check_asked(
     exp: Path, recipe: Recipe, others: int, out: Path | None, of: Path | None, scores: Path | None
 ) -> None:
-    """Raise a UserError where what is asked for cannot be."""
+    """Raise a UserError where the options asked for are impossible."""
     config = recipe.decode
     if (others or of is not None or scores is not None) and out is None:
         what = "Runs that are decoded together need" if others else "Decoding another corpus needs"

@@ -1,6 +1,7 @@
 """References and hypotheses of one split, from a run directory or from files, made ready to be scored."""
 
 import dataclasses
+import unicodedata
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -22,27 +23,20 @@ GROUPS_FILE = "groups.json"
 
 @dataclass(frozen=True)
 class Rules:
-    """Rules of comparing words.
+    """Options of comparing words: mappings, marks, case, costs."""
 
-    Args:
-        glm: mapping rules for both sides. They imply `marked`, and hyphenated words are split unless `keep_hyphens`.
-        marked: whether `{ a / b }`, `(word)` and `word-` have the meanings of `marks`.
-        ignore_case: whether upper and lower case are the same.
-        sclite_costs: align as sclite does, instead of with the fewest errors.
-        missing: what an utterance, or a channel, without a hypothesis means.
-    """
-
+    # mapping rules for both sides. They imply `marked`, and hyphenated words are split unless `keep_hyphens`.
     glm: Path | None = None
     keep_hyphens: bool = False
-    marked: bool = False
-    ignore_case: bool = False
-    sclite_costs: bool = False
-    missing: Literal["error", "empty"] = "error"
+    marked: bool = False  # whether `{ a / b }`, `(word)` and `word-` have the meanings of `marks`
+    ignore_case: bool = False  # whether upper and lower case are the same, and characters that look the same (NFC)
+    sclite_costs: bool = False  # align as sclite does, instead of with the fewest errors
+    missing: Literal["error", "empty"] = "error"  # what an utterance, or a channel, without a hypothesis means
 
 
 @dataclass(frozen=True)
 class Case:
-    """One split, or one pair of files."""
+    """References and hypotheses of one split, or of one pair of files."""
 
     name: str
     refs: Texts
@@ -66,7 +60,7 @@ def _rewritten(texts: Texts, purpose: Purpose, rules: Rules) -> Texts:
     if rules.glm is not None:
         texts = read_glm(rules.glm, purpose).apply_to_all(texts, split_hyphens=not rules.keep_hyphens)
     if rules.ignore_case:
-        texts = {name: [word.upper() for word in words] for name, words in texts.items()}
+        texts = {name: [unicodedata.normalize("NFC", word.upper()) for word in words] for name, words in texts.items()}
     return texts
 
 
@@ -113,7 +107,7 @@ def read_groups(path: Path) -> dict[str, Group]:
     """Return the inverse of `write_groups`.
 
     Raises:
-        UserError: the file is not what `write_groups` writes; names the utterance.
+        UserError: the file is not in the form of `write_groups`; names the utterance.
     """
     value = read_json(path)
     if not isinstance(value, dict):

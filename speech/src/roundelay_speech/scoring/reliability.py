@@ -1,7 +1,7 @@
 """Truth of confidences: of words that are said to be right with probability c, a share c should be.
 
-    normalised cross-entropy   1 - H(c) / H(p), H(c) the mean of -log2 of the probability that was given to what came
-                               about, H(p) the same of a constant, the share p of right words (NIST, as in sclite).
+    normalised cross-entropy   1 - H(c) / H(p), H(c) the mean of -log2 of the probability that was given to the
+                               outcome, H(p) the same of a constant, the share p of right words (NIST, as in sclite).
                                1: certain and true; 0: no better than the constant, which knows p; below 0: worse
     area under the curve       of the receiver operating characteristic: the probability that of a right and a wrong
                                word the right one has the higher confidence; 0.5 by chance
@@ -13,15 +13,12 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 import numpy as np
-import numpy.typing as npt
 
 from roundelay.core.streams import stream
+from roundelay_speech.data.arrays import Bools, Float64
 from roundelay_speech.scoring.alignment.align import align_words
 from roundelay_speech.scoring.formats.ctm import TimedWord
 from roundelay_speech.scoring.resample import LEVEL
-
-Float64 = npt.NDArray[np.float64]
-Bools = npt.NDArray[np.bool_]
 
 _HELD = 1e-4  # confidences are this far from 0 and 1 at least
 _SAMPLES = 2000
@@ -39,12 +36,9 @@ class Bin:
 
 @dataclass(frozen=True)
 class Reliability:
-    """Truth of the confidences of some words.
+    """Agreement of confidences with how often words are right."""
 
-    Attributes:
-        words, right: how many have a confidence, and are right.
-    """
-
+    # words, right: how many have a confidence, and are right.
     words: int
     right: int
     nce: float | None  # normalised cross-entropy; None where all words are right, or all wrong

@@ -1,13 +1,18 @@
-"""Files of scores that a decoding writes beside the hypotheses, and the record for `results.json`."""
+"""Files of scores that a decoding writes beside the hypotheses, confused phones among them, and the record for
+`results.json`."""
 
 import json
+from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from itertools import groupby
 from pathlib import Path
 
-from roundelay.core.files import write_text
-from roundelay.core.records import UTTERANCES_FILE, WordErrors
+from roundelay.core.files import write_json, write_text
+from roundelay.core.records import PHONES_FILE, UTTERANCES_FILE, WordErrors
 from roundelay_speech.data.manifest import Utterance
+from roundelay_speech.lexicon.lexicon import Lexicon, base_phone
+from roundelay_speech.scoring.alignment.align import Pair, align_words
 from roundelay_speech.scoring.alignment.counts import Score, UtteranceScore
 from roundelay_speech.scoring.alignment.groups import Group, Groups, by_subset
 from roundelay_speech.scoring.formats.ctm import UtterancePosition
@@ -64,7 +69,7 @@ def word_errors(whole: Summary, parts: Mapping[str, Summary], acoustic_scale: fl
 
 
 def write_score(folder: Path, whole: Summary, parts: Mapping[str, Summary], utterances: Sequence[Utterance]) -> None:
-    """Write what `roundelay score` and sclite read, and what people do.
+    """Write the files that `roundelay score` and sclite read, and those for people.
 
     ref.trn, hyp.trn; groups.json (speakers and subsets by name in them); ref.stm (the reference with times in the
     recordings); wer.txt (the `%WER` line, its interval, the subsets); errors.txt (every error in its place);
@@ -117,3 +122,28 @@ def place_of(utterance: Utterance) -> UtterancePosition:
     """Return the position of an utterance for `write_ctm`: the same file and channel as in ref.stm. Channels count from
     1."""
     return UtterancePosition(utterance.recording_id, str(utterance.channel + 1), utterance.start)
+
+
+def confused_phones(result: Score, lexicon: Lexicon) -> Counter[Pair]:
+    """Return phones of the reference and in the hypothesis that differ, and how often; None: nothing in its place.
+
+    Words that stand wrong beside each other are compared together, by their first pronunciations: `TO DAY` for `TODAY`
+    confuses nothing. A stretch with a word that the lexicon lacks is left out.
+    """
+    found: Counter[Pair] = Counter()
+    for u in result.utterances:
+        marked = [(r != h and place not in u.forgiven, (r, h)) for place, (r, h) in enumerate(u.pairs)]
+        for wrong, stretch in groupby(marked, lambda item: item[0]):
+            pairs = [pair for _, pair in stretch]
+            words = [[pair[side] for pair in pairs if pair[side] is not None] for side in (0, 1)]
+            if not wrong or any(word not in lexicon for side in words for word in side if word is not None):
+                continue
+            ref, hyp = ([base_phone(p) for w in side if w for p in lexicon.pronunciations[w][0]] for side in words)
+            found.update(pair for pair in align_words(ref, hyp) if pair[0] != pair[1])
+    return found
+
+
+def write_phones(folder: Path, result: Score, lexicon: Lexicon) -> None:
+    """Write PHONES_FILE, the most frequent first: [reference, hypothesis, times] each."""
+    counts = sorted(confused_phones(result, lexicon).items(), key=lambda item: (-item[1], str(item[0])))
+    write_json(folder / PHONES_FILE, {"confused": [[ref, hyp, times] for (ref, hyp), times in counts]})

@@ -11,7 +11,7 @@ from roundelay_speech.bindings import kaldi_decoder, kaldifst
 Float32 = npt.NDArray[np.float32]
 
 FEWEST_ACTIVE = 20
-"""Paths the decoder keeps whatever the beam says; max_active must be above it."""
+"""Paths the decoder keeps under any beam; max_active must be above it."""
 
 
 def search(

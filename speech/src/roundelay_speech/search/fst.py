@@ -1,4 +1,4 @@
-"""Transducers as arrays: what is slow or missing in kaldifst's Python face, done on whole arrays of arcs.
+"""Transducers as arrays: work that is slow or missing in kaldifst's Python face, done on whole arrays of arcs.
 
 kaldifst has no vectorised access to arcs, but OpenFst's "const" file is a header, a table of states and a table of
 arcs, which numpy reads and writes as they are. Everything here goes through that file; its layout is `fst/const-fst.h`,
@@ -161,7 +161,7 @@ def _fault_of_states(state: npt.NDArray[np.void], arcs: int) -> str:
 def _fault_of_arcs(state: npt.NDArray[np.void], arc: npt.NDArray[np.void], labels: tuple[int, int]) -> str:
     if not len(arc):
         return ""
-    numbers = arc.view("<u4").reshape(-1, 4)  # what is negative becomes large
+    numbers = arc.view("<u4").reshape(-1, 4)  # negative numbers become large
     if numbers[:, 0].max() > labels[0] or numbers[:, 1].max() >= labels[1]:
         return "a label is that of no column or word"
     if numbers[:, 3].max() >= len(state):
@@ -259,7 +259,7 @@ def merge_equal_states(fst: Arcs, rounds: int = 40, worth: float = 0.002) -> Arc
 
 
 def _futures(fst: Arcs) -> npt.NDArray[np.uint64]:
-    """Return a hash of what each state can do next."""
+    """Return a hash of each state's arcs and final weight."""
     arcs, states = fst.arcs, len(fst.final)
     value = _spread(arcs["target"].astype(np.uint64) * _MIX[0] + arcs["ilabel"].astype(np.uint64))
     value = _spread(value ^ (arcs["olabel"].astype(np.uint64) * _MIX[1]))

@@ -22,7 +22,7 @@ class Recording:
 
     name: str  # one word without brackets, unique among all; it may hold slashes, where files of folders have one name
     path: Path  # the file
-    given: str = ""  # what the user named, where that is not the file
+    given: str = ""  # the user's name for it, where that is not the file
 
     @property
     def source(self) -> str:
@@ -38,7 +38,7 @@ def recordings(arguments: Sequence[str], standard_input: Path | None = None) -> 
 
     Args:
         arguments: paths, or `-`.
-        standard_input: the file with what came from there.
+        standard_input: the file with the bytes from there.
 
     Raises:
         UserError: a list that cannot be read, or a line of it that names nothing; a folder without a recording.
@@ -59,7 +59,7 @@ def recordings(arguments: Sequence[str], standard_input: Path | None = None) -> 
 
 
 def spooled(stream: BinaryIO, path: Path, most: int = MOST_BYTES) -> Path:
-    """Return `path`, with all that comes from a stream.
+    """Write all bytes of a stream to `path`, and return it.
 
     Raises:
         UserError: nothing comes, or more than `most` bytes.

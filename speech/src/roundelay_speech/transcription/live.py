@@ -1,4 +1,4 @@
-"""Recognition while somebody speaks: words so far, and final ones when a pause follows.
+"""Recognition of live speech: words so far, and final ones when a pause follows.
 
 An utterance begins where the detector hears speech and ends with a pause, or after `longest` seconds. While it lasts,
 the words so far are found every `EVERY` seconds: by networks that need no end of an utterance (dnn, a conformer in
@@ -15,34 +15,25 @@ from dataclasses import dataclass, field, replace
 from typing import Protocol, final
 
 import numpy as np
-import numpy.typing as npt
 
 from roundelay.runtime.base import wall_clock
-from roundelay_speech.audio.activity import (
-    FRAMES_PER_SECOND,
-    Activity,
-    Cutting,
-    Span,
-    joined,
-    quiet_place,
-)
+from roundelay_speech.audio.activity import FRAMES_PER_SECOND, Activity, Cutting, Span, joined, quiet_place
 from roundelay_speech.audio.sound import Sound
 from roundelay_speech.audio.speed import Resampler
+from roundelay_speech.data.arrays import Samples
 from roundelay_speech.data.problems import Unusable, counted
-from roundelay_speech.decode.wishes import WORDS_ALONE, Wishes
-from roundelay_speech.packed.growing import GrowingScores, whole_only
+from roundelay_speech.decode.alternatives import WORDS_ALONE, Wishes
+from roundelay_speech.packed.growing import GrowingScores, in_chunks, whole_only
 from roundelay_speech.packed.hearing import PieceFeatures
 from roundelay_speech.packed.model import Model
 from roundelay_speech.search.beam import GrowingSearch
 from roundelay_speech.transcription.transcript import UNSURE, Segment, placed, without_confidences
 
-Samples = npt.NDArray[np.float32]
-
 USUAL = Cutting()
 EVERY = 0.2
 """Seconds of audio after which the words so far are found again."""
-_HISTORY = 20 * FRAMES_PER_SECOND  # frames behind that say what is noise and what is speech
-_UNHEARD = 3 * FRAMES_PER_SECOND  # frames kept while nobody speaks: speech is told from noise only after a while
+_HISTORY = 20 * FRAMES_PER_SECOND  # frames behind that tell noise from speech
+_UNHEARD = 3 * FRAMES_PER_SECOND  # frames kept in silence: speech is told from noise only after a while
 _REMEMBERED = 300 * FRAMES_PER_SECOND  # frames of earlier utterances that normalise the next
 _GROWTH = 1.25  # by which an utterance grows before it is recognised from its beginning again
 
@@ -50,9 +41,9 @@ _GROWTH = 1.25  # by which an utterance grows before it is recognised from its b
 @final
 @dataclass(frozen=True)
 class Update:
-    """Words that were heard."""
+    """Words of a piece of live speech, final or not yet."""
 
-    at: float  # how much audio had come (s): what this waited for
+    at: float  # how much audio had come (s); this waited for it
     spoken: float  # end of the speech in it (s); for words that are not final, `at`
     segment: Segment  # the words; those that are not final have no times of their own
     final: bool
@@ -69,28 +60,22 @@ class Listening(Protocol):
     @property
     def sample_rate(self) -> int:
         """Rate of the samples it takes, Hz."""
-        ...
 
     def push(self, samples: Samples) -> Iterable[Update]:
         """Return updates with these samples (N,)."""
-        ...
 
     def finish(self) -> Iterable[Update]:
-        """Return updates with what is left: nothing follows."""
-        ...
+        """Return updates with the rest: nothing follows."""
 
 
 @final
 @dataclass
 class Latencies:
-    """Latencies of a stream, measured.
-
-    Attributes:
-        computing_final, computing: time that final words, and words so far, took to be found (s).
-    """
+    """Latencies of a stream, measured."""
 
     # audio from the end of the speech to the final words of every utterance (s).
     final: list[float] = field(default_factory=list)
+    # computing_final, computing: time that final words, and words so far, took to be found (s).
     computing_final: list[float] = field(default_factory=list)
     computing: list[float] = field(default_factory=list)
     unsure: int = 0  # utterances whose words have no confidence
@@ -115,8 +100,16 @@ def _mean_and_most(seconds: Sequence[float]) -> str:
     return f"{np.mean(seconds):.3f} s, at most {max(seconds):.3f} s"
 
 
-def delays(model: Model) -> str:
-    """Return a sentence on how far words so far are behind the audio, or why they are not found as it comes."""
+def delays(model: Model, chunk: int | None = None) -> str:
+    """Return a sentence on how far words so far are behind the audio, or why they are not found as it comes.
+
+    Args:
+        chunk: as for `Live`.
+
+    Raises:
+        UserError: a network was not trained for such chunks.
+    """
+    model = in_chunks(model, chunk)
     if needing := _whole_only(model):
         return (
             f"{needing} of the whole utterance: words so far are found from its beginning, each time it has grown by a "
@@ -143,6 +136,7 @@ class Live:
         cutting: options; `pause` ends an utterance.
         latencies: where to note them.
         so_far: find words that are not final as well.
+        chunk: frames that a conformer of dynamic_chunks evaluates together for these; None: as many as the model says.
         asked: words to favour; and alternatives, of final words.
     """
 
@@ -153,6 +147,7 @@ class Live:
         latencies: Latencies | None = None,
         *,
         so_far: bool = True,
+        chunk: int | None = None,
         asked: Wishes = WORDS_ALONE,
     ) -> None:
         self._latencies, self._so_far, self._asked = latencies or Latencies(), so_far, asked
@@ -163,7 +158,7 @@ class Live:
         self._start: int | None = None  # frame in which the utterance begins
         self._waiting: Samples = np.zeros(0, np.float32)  # less than a step
         self._past: deque[PieceFeatures] = deque()
-        self._growing = _Growing(model, asked)
+        self._growing = _Growing(in_chunks(model, chunk), asked)
 
     def push(self, samples: Samples) -> Iterator[Update]:
         """Yield updates with these samples (N,), step by step: they do not depend on how the samples are cut."""
@@ -175,7 +170,7 @@ class Live:
             yield from self._heard(last=False)
 
     def finish(self) -> Iterator[Update]:
-        """Yield updates with what is left: nothing follows."""
+        """Yield updates with the rest: nothing follows."""
         self._take(self._waiting)
         self._waiting = self._waiting[:0]
         yield from self._heard(last=True)
@@ -197,7 +192,7 @@ class Live:
         while True:
             spans = self._spans()
             if not spans and self._start is not None and self._now - self._start > _UNHEARD:
-                self._start = None  # what seemed speech is noise, now that more of it is known
+                self._start = None  # the seeming speech is noise, now that more of it is known
             if self._start is None:
                 if not spans:
                     self._forget(self._now - _UNHEARD)
@@ -284,6 +279,8 @@ def updates(
     cutting: Cutting = USUAL,
     channel: int = 0,
     latencies: Latencies | None = None,
+    *,
+    chunk: int | None = None,
     asked: Wishes = WORDS_ALONE,
 ) -> Iterator[Update]:
     """Yield updates from a sound that is open, block by block.
@@ -291,12 +288,12 @@ def updates(
     Args:
         channel: from 1; 0 for the mean of all.
         latencies: where to note them.
-        asked: as for `Live`.
+        chunk, asked: as for `Live`.
 
     Raises:
         Unusable: the sound is damaged, or has no such channel.
     """
-    yield from heard_in(Live(model, cutting, latencies, asked=asked), sound, channel)
+    yield from heard_in(Live(model, cutting, latencies, chunk=chunk, asked=asked), sound, channel)
 
 
 def heard_in(listening: Listening, sound: Sound, channel: int = 0) -> Iterator[Update]:
@@ -322,7 +319,8 @@ def heard_in(listening: Listening, sound: Sound, channel: int = 0) -> Iterator[U
 class _Growing:
     """Words of an utterance that is still being said.
 
-    Normalisation is what is known when its search begins; when there is twice as much, the search begins anew.
+    Normalisation is that of the audio known when its search begins; when there is twice as much, the search begins
+    anew.
     """
 
     def __init__(self, model: Model, asked: Wishes) -> None:

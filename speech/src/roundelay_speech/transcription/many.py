@@ -1,17 +1,132 @@
-"""One call of `roundelay transcribe`: a list of recordings into a folder or onto standard output."""
+"""One call of `roundelay transcribe`: a list of recordings into a folder or onto standard output.
+What is there in a folder and whole is not made again:
 
+DIR/NAME.FORMAT     a transcript
+DIR/settings.json   model, format and options: other ones need another folder
+DIR/done.jsonl      a line for each recording: its size and time of change, its transcripts and their checksums
+"""
+
+import json
+import os
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
-from typing import final
+from pathlib import Path
+from typing import Any, final
 
+from roundelay.core.checksums import checksum, file_checksum
 from roundelay.core.errors import UserError
+from roundelay.core.files import json_line, read_json, sweep, unwritable, write_json, write_text
 from roundelay.core.progress import Progress
 from roundelay_speech.data.problems import counted
-from roundelay_speech.decode.wishes import Wishes
+from roundelay_speech.decode.alternatives import Wishes
 from roundelay_speech.transcription.formats import ALONE, FORMATS, TIMED
 from roundelay_speech.transcription.inputs import Recording
-from roundelay_speech.transcription.kept import TranscriptFolder
 from roundelay_speech.transcription.transcribing import Finished, Options, Recogniser, SpeakerIs, Transcriber
+from roundelay_speech.transcription.transcript import ChannelTranscript
+
+SETTINGS, DONE = "settings.json", "done.jsonl"
+
+
+@final
+@dataclass(frozen=True)
+class KeptText:
+    """A transcript that was there: its words, and the file's name in the folder."""
+
+    name: str
+    text: str
+    file: str
+    checksum: str
+
+
+@final
+class TranscriptFolder:
+    """A folder of transcripts in one format.
+
+    Args:
+        folder: where; made where it is not there.
+        extension: name of the format.
+        settings: all that decides the content of a transcript.
+
+    Raises:
+        UserError: it holds transcripts made with other settings; names the first that differs.
+    """
+
+    def __init__(self, folder: Path, extension: str, settings: dict[str, Any]) -> None:
+        self._folder, self._extension = folder, extension
+        path, wanted = folder / SETTINGS, json.loads(json_line({"format": extension, **settings}))
+        if path.is_file():
+            there = read_json(path)
+            there = there if isinstance(there, dict) else {}
+            if differs := [key for key in {**wanted, **there} if wanted.get(key) != there.get(key)]:
+                key = differs[0]
+                raise UserError(
+                    f"{folder}: its transcripts were made with {key} {there.get(key)}, not {wanted.get(key)}. Give "
+                    "another --out, or remove that folder."
+                )
+        else:
+            write_json(path, wanted)
+        sweep(folder)
+        self._done = self._read()
+
+    def whole(self, recording: Recording) -> list[KeptText] | None:
+        """Return the transcripts of a recording, if all are there as they were written and it has not changed since."""
+        line = self._done.get(recording.name)
+        try:
+            if line is None or line["recording"] != _identity(recording.path):
+                return None
+            kept = [KeptText(**one) for one in line["transcripts"]]
+            whole = all(file_checksum(self._folder / one.file) == one.checksum for one in kept)
+        except (OSError, KeyError, TypeError):
+            return None
+        return kept if whole else None
+
+    def write(self, recording: Recording, transcripts: Sequence[ChannelTranscript]) -> None:
+        """Write the transcripts of a recording, then its line.
+
+        Raises:
+            UserError: the disk is full, or the folder cannot be written.
+        """
+        kept = []
+        for transcript in transcripts:
+            text, file = FORMATS[self._extension](transcript), f"{transcript.name}.{self._extension}"
+            write_text(self._folder / file, text)
+            kept.append(
+                {"name": transcript.name, "text": transcript.text, "file": file, "checksum": checksum(text.encode())}
+            )
+        line = {"name": recording.name, "recording": _identity(recording.path), "transcripts": kept}
+        path = self._folder / DONE
+        try:
+            with open(path, "a+b") as file_of_lines:
+                # A line that a kill has torn is closed, so that the next one stands alone.
+                torn = file_of_lines.tell() and _last_byte(path) != b"\n"
+                file_of_lines.write(b"\n" * bool(torn) + json_line(line).encode() + b"\n")
+        except OSError as error:
+            raise unwritable(path, error) from error
+
+    def _read(self) -> dict[str, dict[str, Any]]:
+        path = self._folder / DONE
+        if not path.is_file():
+            return {}
+        found = {}
+        for text in path.read_text(encoding="utf-8", errors="replace").splitlines():
+            try:
+                line = json.loads(text)
+                found[str(line["name"])] = line
+            except (ValueError, KeyError, TypeError, RecursionError):
+                continue  # torn: that recording is transcribed again
+        return found
+
+
+def _identity(path: Path) -> list[int]:
+    status = path.stat()
+    return [status.st_size, status.st_mtime_ns]
+
+
+def _last_byte(path: Path) -> bytes:
+    with open(path, "rb") as file:
+        file.seek(-1, os.SEEK_END)
+        return file.read(1)
+
 
 ENOUGH_FOR_PROCESSES = 600.0
 """Seconds of audio from which on worker processes save more time than they take to start."""
@@ -20,7 +135,7 @@ ENOUGH_FOR_PROCESSES = 600.0
 @final
 @dataclass(eq=False)
 class CallResult:
-    """Results of a call."""
+    """Results of one call of `roundelay transcribe`."""
 
     # words by name of the transcript, those that were there already included.
     texts: dict[str, str] = field(default_factory=dict)
@@ -32,7 +147,7 @@ class CallResult:
     real_time_factor: float = 0.0  # seconds of one core per second of that audio
 
     def report(self, recordings: int) -> list[str]:
-        """Return lines for people: what is amiss, how much was done and how fast, what failed."""
+        """Return lines for people: remarks, how much was done and how fast, failures."""
         lines = [*self.notes[:5], *([f"... and {len(self.notes) - 5} more"] if len(self.notes) > 5 else [])]
         done = f"{counted(recordings, 'recording')}"
         done += f", {self.kept} of them transcribed before" if self.kept else ""
@@ -58,7 +173,7 @@ def transcribe_all(
 
     Args:
         name: of the format.
-        to: a folder, in which whole transcripts are kept as they are; or whoever takes text.
+        to: a folder, in which whole transcripts are kept as they are; or a function that takes text.
 
     Raises:
         UserError: several recordings cannot follow each other in this format.
@@ -116,7 +231,7 @@ def _pending(
 
 
 def options_of(options: Options, name: str) -> dict[str, object]:
-    """Return settings that decide what is in a transcript, beside the model, for `TranscriptFolder`."""
+    """Return settings that decide the content of a transcript, beside the model, for `TranscriptFolder`."""
     cutting = options.cutting
     return {
         "channel": options.channel,
@@ -130,6 +245,6 @@ def options_of(options: Options, name: str) -> dict[str, object]:
 
 
 def _asked(asked: Wishes) -> dict[str, object]:
-    """Return what was asked for; nothing, if nothing was, so that folders of earlier versions go on."""
+    """Return the options asked for; none, if none were, so that folders of earlier versions go on."""
     told: dict[str, object] = {"nbest": asked.strings} if asked.strings else {}
     return {**told, "favour": list(asked.favoured), "bonus": asked.bonus} if asked.favoured else told

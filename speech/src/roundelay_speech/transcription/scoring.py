@@ -1,12 +1,13 @@
-"""Transcripts against what was said: word error rates of recordings whose words are known."""
+"""Transcripts against the words said: word error rates of recordings whose words are known."""
 
 import re
+import unicodedata
 from collections import Counter
 from collections.abc import Collection, Mapping, Sequence
 from pathlib import Path
 
 from roundelay.core.errors import UserError
-from roundelay_speech.corpus.cleaned import by_kind, written_so
+from roundelay_speech.corpus.words import by_kind, written_so
 from roundelay_speech.lexicon.cleaning import Change, Cleaner
 from roundelay_speech.scoring.formats.io import content_lines
 from roundelay_speech.scoring.formats.trn import read_trn
@@ -34,7 +35,7 @@ def references(
     Args:
         names: of the transcripts.
         clean: writes them in a model's words.
-        changes: where to count what that changes.
+        changes: where to count its changes.
 
     Raises:
         UserError: a file that cannot be read, a name that is there twice, a transcript that it does not have.
@@ -52,7 +53,7 @@ def references(
                 words = made.words
                 if changes is not None:
                     changes.update(made.changes)
-            result[name] = [word.upper() for word in words]
+            result[name] = _compared(words)
     if lacking:
         more = f" and {len(lacking) - 5} more" if len(lacking) > 5 else ""
         hint = " One with @ is a channel; `--channel` chooses one." if any("@" in name for name in lacking) else ""
@@ -61,6 +62,11 @@ def references(
             f"lines as the recordings.{hint}"
         )
     return result
+
+
+def _compared(words: Sequence[str]) -> list[str]:
+    """Return words in upper case, accents composed."""
+    return [unicodedata.normalize("NFC", word.upper()) for word in words]
 
 
 def check_reference(path: Path, recordings: Collection[str]) -> None:
@@ -130,15 +136,15 @@ def _with_speaker(path: Path, name: str, found: Mapping[str, object]) -> str | N
 
 
 def scored(path: Path, texts: Mapping[str, str], clean: Cleaner | None = None) -> tuple[Summary, list[str]]:
-    """Count the word errors of transcripts, by name, in upper or lower case; and remark on what was changed in the
-    reference, and on sides that can hardly be of the same speech.
+    """Count the word errors of transcripts, by name, in upper or lower case; and remark on changes in the reference,
+    and on sides that can hardly be of the same speech.
 
     Raises:
         UserError: as `references`.
     """
     changes = Counter[Change]()
     wanted = references(path, texts, clean, changes)
-    heard = {name: text.upper().split() for name, text in texts.items()}
+    heard = {name: _compared(text.split()) for name, text in texts.items()}
     far = [name for name in wanted if _are_far(len(wanted[name]), len(heard[name]))]
     remarks = [f"{path}: {written_so(by_kind(changes))}"] if changes else []
     if far:

@@ -1,12 +1,12 @@
 """Transcription of many recordings: read, cut, recognised, put together again; in the order given, one after the other.
 
-What a recording is normalised by is the speaker's affair, and nobody says who speaks: a recording (each channel of it)
-is taken for one speaker, or all of a folder, or all that is given.
+Audio is normalised by speaker, and the speaker is not known: a recording (each channel of it) is taken for one speaker,
+or all of a folder, or all recordings given.
 
 A recording in pieces that are recognised one by one, in memory for twenty minutes of it, however long it is.
 
-Pieces that are normalised together make a stretch: those of a recording, up to `STRETCH_SECONDS`. What a stretch leaves
-begun goes into the next.
+Pieces that are normalised together make a stretch: those of a recording, up to `STRETCH_SECONDS`. A stretch's
+unfinished piece goes into the next.
 
 Legend: N samples.
 """
@@ -19,7 +19,6 @@ from dataclasses import dataclass, field
 from typing import Literal, Protocol, final
 
 import numpy as np
-import numpy.typing as npt
 
 from roundelay.core.errors import UserError
 from roundelay.core.progress import Progress, Silent
@@ -27,14 +26,12 @@ from roundelay_speech.audio.activity import FRAMES_PER_SECOND, Activity, Cutting
 from roundelay_speech.audio.reading import AudioError, audio_shape
 from roundelay_speech.audio.sound import Sound, open_sound
 from roundelay_speech.audio.speed import Resampler
+from roundelay_speech.data.arrays import Samples
 from roundelay_speech.data.problems import Unusable, counted
-from roundelay_speech.decode.alternatives import Alternatives
-from roundelay_speech.decode.wishes import WORDS_ALONE, Wishes
+from roundelay_speech.decode.alternatives import WORDS_ALONE, Alternatives, Wishes
 from roundelay_speech.scoring.formats.ctm import TimedWord
 from roundelay_speech.transcription.inputs import Recording
 from roundelay_speech.transcription.transcript import UNSURE, ChannelTranscript, Segment, placed, without_confidences
-
-Samples = npt.NDArray[np.float32]
 
 STRETCH_SECONDS = 1200.0
 _SETTLED = 2 * FRAMES_PER_SECOND  # frames of silence after which a piece is over
@@ -78,7 +75,7 @@ class Stretches:
                 yield pieces
 
     def finish(self) -> list[CutPiece]:
-        """Return the pieces that are left. A short recording in which anybody speaks is left as it is."""
+        """Return the pieces that are left. A short recording with speech is left as it is."""
         short = self.samples <= min(self._cutting.whole, self._cutting.longest) * self._rate
         if self._activity.first > 0 or not short:
             return self._cut(last=True)
@@ -132,11 +129,9 @@ class Recogniser(Protocol):
     @property
     def sample_rate(self) -> int:
         """Rate of the samples it takes, Hz."""
-        ...
 
     def in_vocabulary(self, words: Iterable[str]) -> tuple[list[str], list[str]]:
         """Return the words that it can recognise, as it spells them, and the others."""
-        ...
 
     def recognise_many(
         self,
@@ -147,7 +142,6 @@ class Recogniser(Protocol):
         asked: Wishes = WORDS_ALONE,
     ) -> Iterator[tuple[str, Sequence[SaidWords]]]:
         """Yield the words of all pieces (N,) of each of these speakers, in order."""
-        ...
 
 
 @final
@@ -176,7 +170,7 @@ class Options:
 @final
 @dataclass(frozen=True, repr=False)
 class Finished:
-    """A recording, with its transcripts by channel, or what is wrong with it; `note` says what is amiss otherwise."""
+    """A recording, with its transcripts by channel, or its fault; `note` has other remarks."""
 
     recording: Recording
     transcripts: tuple[ChannelTranscript, ...] = ()
@@ -310,7 +304,7 @@ class Transcriber:
     def _units(
         self, recordings: Sequence[Recording], sent: deque[list[_Part]]
     ) -> Iterator[tuple[str, Sequence[Samples]]]:
-        """Yield pieces that are normalised together; what they are goes to `sent`."""
+        """Yield samples of pieces that are normalised together; the pieces themselves go to `sent`."""
         for number, parts in enumerate(self._together(recordings)):
             sent.append(parts)
             yield str(number), [part.piece.samples for part in parts]

@@ -8,8 +8,7 @@ from typing import Literal
 
 from roundelay.core.bounds import Count
 from roundelay.core.configure import check_values
-from roundelay_speech.lexicon.lexicon import Lexicon
-from roundelay_speech.lexicon.pronounced import CLOSING, OPENING, expected_ngrams, ways_to_say
+from roundelay_speech.lexicon.lexicon import CLOSING, OPENING, Lexicon, expected_ngrams, ways_to_say
 from roundelay_speech.units.base import UnitsConfig, UnitSet
 from roundelay_speech.units.states import PhoneStates
 
@@ -22,7 +21,7 @@ class Chain(UnitsConfig):
     states: Literal[1, 2] = 2
     """Columns of a phone; 2, its first frame and all further ones; 1, all of them one."""
     context: Literal[1, 2] = 1
-    """1, phones whatever is before them; 2, with columns of their own after each phone (left biphones)."""
+    """1, phones behind any phone; 2, with columns of their own after each phone (left biphones)."""
     least: Count = 20
     """Times that a phone must be said after another to have such columns."""
 

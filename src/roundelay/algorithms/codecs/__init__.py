@@ -1,7 +1,10 @@
-"""Codecs by name. A new one is a file here and an entry in `CODECS`."""
+"""Codecs by name. A new one is a file here and an entry in `CODECS`; or a class of another package, by an entry point
+of the group `roundelay.codecs`."""
 
 import dataclasses
 from collections.abc import Sequence
+from functools import cache
+from importlib.metadata import EntryPoint
 
 from roundelay.algorithms.codecs.bf16 import Bf16
 from roundelay.algorithms.codecs.int4 import Int4
@@ -10,18 +13,32 @@ from roundelay.algorithms.codecs.one_bit import OneBit
 from roundelay.algorithms.codecs.sparse import Sparse
 from roundelay.core.codec import Codec, Fp32
 from roundelay.core.errors import UserError
+from roundelay.core.plugins import WithPlugins, load_plugin
 from roundelay.core.strategy_text import did_you_mean
 
-CODECS: dict[str, Codec] = {codec.name: codec() for codec in (Fp32, Bf16, Int8, Int4, OneBit)}
+
+def _made(found: EntryPoint) -> Codec:
+    codec: Codec = load_plugin(found)()
+    return codec
+
+
+_OWN: dict[str, Codec] = {codec.name: codec() for codec in (Fp32, Bf16, Int8, Int4, OneBit)}
+CODECS = WithPlugins("codecs", _OWN, _made)
 """Those that any vector may travel by, and that a run or a strategy may ask for by name."""
-FORMS: dict[str, Codec] = {**CODECS, Sparse.name: Sparse()}
+FORMS = WithPlugins("codecs", {**_OWN, Sparse.name: Sparse()}, _made)
 """All, also those that are for one strategy's messages."""
-MOST_NUMBERS = max(len(codec.numbers) for codec in FORMS.values())
+MOST_NUMBERS = max(len(codec.numbers) for codec in FORMS.own.values())
 """The largest number of options of a codec."""
 
 
+@cache
+def form_names() -> tuple[str, ...]:
+    """Return names of all forms, in an order that processes of a host have in common."""
+    return tuple(FORMS)
+
+
 def codec_named(name: str, where: str = "codec", memory: str = "") -> Codec:
-    """Return the codec of that name, with the named vector for what it leaves out.
+    """Return the codec of that name, with the named vector for the part it leaves out.
 
     Raises:
         UserError: there is none; says `where` it was asked for, and lists those there are.
@@ -32,7 +49,7 @@ def codec_named(name: str, where: str = "codec", memory: str = "") -> Codec:
 
 
 def codec_of(name: object, numbers: Sequence[float] = ()) -> Codec:
-    """Return the codec of which another learner or host says that it sends by it: its name, and as many of `numbers` as
+    """Return the codec by which another learner or host says it sends: that of the name, with as many of `numbers` as
     it has options.
 
     Raises:

@@ -8,7 +8,7 @@ Of a block s_1 ... s_b, for numbers from -N to N:
     q_i = k_i d                               |s_i - q_i| <= d / 2 <= a / 2N
 
 Cut to 16 bits, d times any k_i is exact in float32. Hence the largest q of a block is exactly N d, from which the same
-d and the same k_i follow again: to code what was decoded changes nothing.
+d and the same k_i follow again: to code a decoded vector changes nothing.
 
 A block of zeros has d = 0. One with an infinity or with something that is no number arrives as not-a-numbers
 throughout: a training that diverges is seen to diverge.
@@ -55,6 +55,6 @@ def restore(scales: Tensor, numbers: Tensor, x: Tensor) -> None:
 
 
 def blocks_of(x: Tensor) -> list[Tensor]:
-    """Return views of `x` (C,): all whole blocks, (n, BLOCK), and what is left, (1, C - n BLOCK)."""
+    """Return views of `x` (C,): all whole blocks, (n, BLOCK), and the rest, (1, C - n BLOCK)."""
     whole = len(x) // BLOCK * BLOCK
     return [view for view in (x[:whole].view(-1, BLOCK), x[whole:].view(1, -1)) if view.numel()]

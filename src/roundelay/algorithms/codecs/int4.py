@@ -2,10 +2,10 @@
 
     q_i = k_i d,  -7 <= k_i <= 7,  d = max |s| / 7 of the block     |s_i - q_i| <= max |s| / 14
 
-blocks.py derives it and names its sources; four bits for what learners have in common after many local steps are those
-of Streaming DiLoCo (Douillard et al. 2025, arXiv 2501.18512; there a float of four bits, and no rest is remembered).
-Sent, of C elements: ceil(C / 1024) scales of 4 bytes, then ceil(C / 2) bytes: number i, of the first half, in the lower
-four bits, number i + ceil(C / 2) in the upper ones.
+blocks.py derives it and names its sources; four bits for learners' changes after many local steps are those of
+Streaming DiLoCo (Douillard et al. 2025, arXiv 2501.18512; there a float of four bits, and no rest is remembered). Sent,
+of C elements: ceil(C / 1024) scales of 4 bytes, then ceil(C / 2) bytes: number i, of the first half, in the lower four
+bits, number i + ceil(C / 2) in the upper ones.
 
 Legend: C elements of a chunk, B bytes of a coded one.
 """

@@ -6,15 +6,15 @@ Of a block s_1 ... s_b:
     q_i = mean of all s_j >= 0     if s_i >= 0          |s_i - q_i| <= max |s|
     q_i = mean of all s_j < 0      else
 
-The two values are those with the least squared error for the threshold 0. What is lost is most of a vector, so a memory
-is a must (error feedback, which the paper introduced; core/codec.py).
+The two values are those with the least squared error for the threshold 0. Most of a vector is lost, so a memory is a
+must (error feedback, which the paper introduced; core/codec.py).
 
 Source: the abstract, and CNTK's code of the same authors (`ColumnQuantizer.h` with a threshold at 0); the equations of
 the paper's own text were not read. Where we differ: blocks are runs of the row, there the columns of each matrix; the
 two values are in bfloat16, there floats.
 
 Means are taken in float64 and cut to eight bits: that of n equal numbers of so many bits is exactly that number, so to
-code what was decoded changes nothing. An infinity or something that is no number makes the value of its side one.
+code a decoded vector changes nothing. An infinity or NaN makes the value of its side one.
 
 Sent, of C elements: ceil(C / 1024) pairs of 2 + 2 bytes, then ceil(C / 8) bytes: element i is bit i div ceil(C / 8) of
 byte i mod ceil(C / 8), 1 below zero.

@@ -2,8 +2,8 @@
 
     q = Q(top-k(s))     k = density W of the W elements of a block; all others are 0     |s_i - q_i| <= max |s|
 
-algorithms/sparsification.py derives it and names its source, SparseLoCo. What is not sent is most of a vector, so a
-memory is a must, and what is sent has to be a change: a model that is sent again and again would pile up in it.
+algorithms/sparsification.py derives it and names its source, SparseLoCo. Most of a vector is not sent, so a memory is a
+must, and the vector has to be a change: a model that is sent again and again would pile up in the memory.
 
 Sent, of a block of W elements with K kept: four values of 4 bytes and ceil(K / 4) bytes of which element has which, or
 without `two_bits` K values of 4 bytes; then the places, 12 bits each, two of them in three bytes. Where all of that is
@@ -85,12 +85,12 @@ class Sparse(Codec):
                 values = _floats(room[:, :_TABLE]).gather(1, _each_of_four(room[:, _TABLE:head], kept))
             else:
                 values = _floats(room[:, :head])
-            places = _each_of_two(room[:, head:], kept).clamp_(max=width - 1)  # whatever somebody has sent
+            places = _each_of_two(room[:, head:], kept).clamp_(max=width - 1)  # a sender's may be any
             block.zero_().scatter_(1, places, values)
 
     def _blocks(self, x: Tensor, coded: Tensor) -> Iterator[tuple[Tensor, Tensor]]:
-        """Yield views of `x` (C,) and `coded`: all whole blocks, (B, W) and their bytes, (B, bytes of one); and what is
-        left, (1, W) and its bytes."""
+        """Yield views of `x` (C,) and `coded`: all whole blocks, (B, W) and their bytes, (B, bytes of one); and the
+        rest, (1, W) and its bytes."""
         first = 0
         whole = len(x) // SPARSE_BLOCK * SPARSE_BLOCK
         for part, width in ((x[:whole], SPARSE_BLOCK), (x[whole:], len(x) - whole)):

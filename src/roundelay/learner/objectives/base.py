@@ -1,7 +1,7 @@
 """The seam between a module and the loss it is trained by.
 
-A module maps inputs to outputs; an objective says which number is to become small, and what is counted beside it. One
-objective is one file in this folder.
+A module maps inputs to outputs; an objective says which number is to become small, and which counts stand beside it.
+One objective is one file in this folder.
 
 Legend: B examples of a minibatch, C classes.
 """
@@ -25,7 +25,7 @@ class Evidence(NamedTuple):
 
     Attributes:
         measure: (), the mean over the examples that records, schedules and reports know the run by.
-        outputs: (B, ...) what the module said of each example.
+        outputs: (B, ...) the module's outputs, one of each example.
     """
 
     measure: Tensor
@@ -62,7 +62,7 @@ class Objective(ABC):
         Args:
             module: to be called as `module(*inputs)`, once; under autocast where the learner is.
             inputs: of the B examples.
-            targets: (B, ...) what the examples should have led to.
+            targets: (B, ...) the outputs wanted.
 
         Returns:
             (the loss to descend, (), a mean over the B examples; the evidence for `statistics`).
@@ -80,7 +80,7 @@ class Objective(ABC):
 
 
 class Classification(Objective):
-    """Scores (B, C) against classes (B,) int64. Whatever the loss, plain cross-entropy is reported, which
+    """Scores (B, C) against classes (B,) int64. With any loss, plain cross-entropy is reported, which
     `Evidence.measure` has to be, and how many targets score best."""
 
     def statistics(self, evidence: Evidence, targets: Tensor) -> Statistics:
@@ -97,7 +97,7 @@ class Classification(Objective):
         return [Statistics(frames, mean * frames, right) for mean, right in pairs]
 
     def counts(self, evidence: Evidence, targets: Tensor) -> Tensor:
-        """Return (R, 2) float64, where the module computes: of each minibatch the measure, and how many of its targets
+        """Return (R, 2) float64, on the module's device: of each minibatch the measure, and how many of its targets
         score best."""
         correct = (evidence.outputs.argmax(-1) == targets).sum(-1)
         return torch.stack([evidence.measure.double(), correct.double()], -1)

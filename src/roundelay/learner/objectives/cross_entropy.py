@@ -16,7 +16,7 @@ from roundelay.learner.objectives.base import Classification, Evidence, Inputs
 
 @dataclass(frozen=True)
 class CrossEntropy(Classification):
-    """Cross-entropy of classes: training minimises what evaluation reports."""
+    """Cross-entropy of classes: training minimises the loss that evaluation reports."""
 
     name: Literal["cross-entropy"] = field(default="cross-entropy", kw_only=True)
 

@@ -16,7 +16,7 @@ from roundelay.core.flat import chunks
 from roundelay.runtime.hosts.control.messages import DrawRequest
 from roundelay.runtime.procs.memory.arena import Arena
 from roundelay.runtime.procs.memory.publish import publish
-from roundelay.runtime.procs.memory.tables import Integers, L, View, table
+from roundelay.runtime.procs.memory.views import Integers, L, View, table
 
 FIRST_HOST_LOST, PROCESS_FAILED, TOO_FEW_HOSTS, ALL_DEAD = 1, 2, 3, 4
 """Reasons why a session is over."""
@@ -58,13 +58,13 @@ class BetweenHosts(View):
 
 
 def place_of_model(everybody: Iterable[int], here: Sequence[int]) -> int:
-    """Return the rank in whose place the model lies that learners have in common after a meeting, on a host with the
-    ranks `here`: where the mean of a group elsewhere would lie, which nobody on this host takes."""
+    """Return the rank whose place holds the learners' common model after a meeting, on a host with the ranks `here`:
+    where the mean of a group elsewhere would lie, which no learner of this host takes."""
     return next(rank for rank in everybody if rank not in here)
 
 
 def model_to_evaluate(arena: Arena, here: Sequence[int]) -> Tensor:
-    """Return that model (P,)."""
+    """Return the common model (P,) after a meeting."""
     return arena.vector("mean", place_of_model(range(arena.layout.learners), here))
 
 

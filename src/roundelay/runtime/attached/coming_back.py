@@ -1,8 +1,8 @@
 """A learner that died comes back to the running session: its process is started again, and it takes its own place.
 
-Not where others need it: there its death ends the session. The start's meeting point is gone by then; so as long as
-somebody of the host is dead, one of the living listens at another one, whoever is first. It looks there between two
-steps, as it looks for deaths, and gives the learner that comes the memory all share. Under an asynchronous strategy it
+Not where others need it: there its death ends the session. The start's meeting point is gone by then; so as long as a
+learner of the host is dead, the first of the living that looks listens at another one. It looks there between two
+steps, as it looks for deaths, and gives the learner that comes the shared memory. Under an asynchronous strategy it
 then takes its place by itself, or, where there are several hosts, is let in by the first of them (hosts/admission.py),
 as are all learners of a host that was lost as a whole. Where learners wait for each other it is let in at a meeting
 (handover.py).
@@ -15,9 +15,8 @@ from collections.abc import Callable
 from contextlib import suppress
 from typing import final
 
-from roundelay.runtime.attached.between_steps import BetweenSteps
 from roundelay.runtime.attached.entering import Entrance
-from roundelay.runtime.attached.membership import CLOSED, Attendance
+from roundelay.runtime.attached.membership import CLOSED, Attendance, BetweenSteps
 from roundelay.runtime.hosts.terms import differing
 from roundelay.runtime.launch.local_rendezvous import close_all, peer_user, receive_fact, returning_name, send_fact
 from roundelay.runtime.launch.world import World
@@ -25,14 +24,14 @@ from roundelay.runtime.procs.coordination.lives import breathes
 from roundelay.runtime.procs.memory.arena import Arena
 
 RETURN_LOOK_SECONDS = 0.1
-"""Interval at which it is looked whether somebody has come back."""
+"""Interval between looks for learners that have come back."""
 ANSWER_SECONDS = 2.0
-"""Seconds that a learner which has come may take to say who it is."""
+"""Seconds that a learner which has come may take to say its rank."""
 
 
 @final
 class Returns(BetweenSteps):
-    """The meeting point for those who come back, as one living learner looks after it.
+    """The meeting point for learners that come back, as one living learner looks after it.
 
     Args:
         number: of the session.
@@ -57,7 +56,7 @@ class Returns(BetweenSteps):
         while self._listener is not None:
             try:
                 connection, _ = self._listener.accept()
-            except OSError:  # nobody
+            except OSError:  # no learner has come
                 if not self._dead():
                     self._close()
                 return

@@ -1,4 +1,4 @@
-"""The entrance of attached learners: they find each other, agree on what they train, and share memory.
+"""The entrance of attached learners: they find each other, agree on the training, and share memory.
 
 Legend: P parameters, L learners.
 """
@@ -16,8 +16,13 @@ from torch import Tensor
 
 from roundelay.core.errors import UserError
 from roundelay.core.rates import LearnersRate
-from roundelay.runtime.attached.hosts.request import ATTACHED_VIEWS, HOSTS_VIEWS, SessionRequest
-from roundelay.runtime.attached.hosts.starting import HostProcess, host_process
+from roundelay.runtime.attached.hosts.starting import (
+    ATTACHED_VIEWS,
+    HOSTS_VIEWS,
+    HostProcess,
+    SessionRequest,
+    host_process,
+)
 from roundelay.runtime.attached.settings import said
 from roundelay.runtime.attached.turns import replayed_host
 from roundelay.runtime.hosts.options import SessionHostOptions
@@ -25,14 +30,13 @@ from roundelay.runtime.hosts.terms import check_may_be_recorded, check_may_join,
 from roundelay.runtime.launch.local_rendezvous import LocalRendezvous, SessionRuns, given_name
 from roundelay.runtime.launch.world import World
 from roundelay.runtime.learners_rate import settled
-from roundelay.runtime.procs.coordination.devices import reach_each_other, visible
+from roundelay.runtime.procs.coordination.collectives import reach_each_other, rows_may_leave, shared_for_means, visible
 from roundelay.runtime.procs.coordination.passes import PassTables
-from roundelay.runtime.procs.memory.access import ArenaAccess
 from roundelay.runtime.procs.memory.arena import Arena, Layout, create_file
-from roundelay.runtime.procs.memory.device_rows import DeviceRows
-from roundelay.runtime.procs.memory.patience import Patience
+from roundelay.runtime.procs.memory.device_rows import DeviceVectors
+from roundelay.runtime.procs.memory.locks import Patience
 from roundelay.runtime.procs.memory.row_host import Handles, RowHost, RowRequest, RowsNotHosted, mapped
-from roundelay.runtime.procs.memory.vectors import Vectors
+from roundelay.runtime.procs.memory.vectors import ArenaAccess, Vectors
 from roundelay.runtime.procs.memory.views import NONE
 from roundelay.runtime.procs.processes import check_may_go_on
 from roundelay.runtime.rows import Row
@@ -65,7 +69,7 @@ class AttachTerms:
     repeats: Path | None = None  # the one that is repeated, as `record`
     processes: int = 1  # of each learner
     on_death: AttachedDeaths = "stop"  # of learners that wait for each other; others go on anyway
-    rate: LearnersRate = "auto"  # what becomes of the optimizers' learning rates
+    rate: LearnersRate = "auto"  # treatment of the optimizers' learning rates
 
     def __post_init__(self) -> None:
         if not self.patience_seconds > 0:
@@ -106,8 +110,8 @@ class Entrance:
     """Entrance of one learner.
 
     Args:
-        initial: where training begins, (P,) float32; rank 0's counts.
-        shown: what is shown to the others at the start, (n,) uint8; as many on each learner.
+        initial: the row at the beginning, (P,) float32; rank 0's counts.
+        shown: bytes shown to the others at the start, (n,) uint8; as many on each learner.
         device: of the module; None: the memory of the host.
         session: its number; learners attach in the same order everywhere.
     """
@@ -141,12 +145,13 @@ class Entrance:
             "bytes of buffers": shown.numel(),
             "record": terms.record,
         }
+        self._kept: list[Handles] | None = None  # of rows on devices; see `_keep`
         self.row_host: RowHost | None = None
         """Keeps rows on devices, if this learner has started it."""
         self.host_process: HostProcess | None = None
         """Speaks to other hosts, if this learner has started it."""
         self.wakes: dict[int, str] = {}
-        """By rank of this host, the path of the pipe that wakes what carries a learner's exchanges to other hosts."""
+        """By rank of this host, the path of the pipe that wakes the carrier of a learner's exchanges to other hosts."""
         self.late = False
         """Does the session run already, and this learner come back to it?"""
         self._alone = False  # does it come back to others of this host?
@@ -188,14 +193,14 @@ class Entrance:
         finally:
             os.close(self._file)  # it is mapped, and on its way to the others
 
-    def _access(self, layout: Layout, on_devices: DeviceRows | None, patience: Patience) -> ArenaAccess:
+    def _access(self, layout: Layout, on_devices: DeviceVectors | None, patience: Patience) -> ArenaAccess:
         try:
             return ArenaAccess(f"/proc/self/fd/{self._file}", layout, self.rank, patience, on_devices)
         except (OSError, ValueError) as error:
             raise UserError(f"rank {self.rank}: rank {self._first}'s memory cannot be opened ({error}).") from error
 
     def _fill(self, access: ArenaAccess) -> None:
-        """Write what all learners of this host begin with, and the centre."""
+        """Write the first rows of all learners of this host, and the centre."""
         for row in access.rows:
             if row.rank in self._here or row.rank == self.learners:
                 write(row, self._initial)
@@ -228,6 +233,7 @@ class Entrance:
             self._terms.goes_on,
             str(self._terms.record or ""),
             self._given_name,
+            None if self._kept is None else self._kept[-1],
         )
         speaker = host_process()
         self.wakes, self.late = speaker.take_part(request, self._file)
@@ -238,7 +244,7 @@ class Entrance:
         if self.rank != self._first or self._alone:
             return
         for rank in self._here[1:]:
-            handles = None if self._kept is None else self._kept[rank]
+            handles = None if self._kept is None else self._kept[self._here.index(rank)]
             told = {**self.facts, "rows": handles, "wakes": self.wakes, "late": self.late}
             rendezvous.tell(rank, told, self._file)
 
@@ -269,59 +275,72 @@ class Entrance:
         return {"device": device, "visible": visible(), "process": os.getpid()}
 
     def _keep(self, layout: Layout, others: Sequence[dict[str, Any]]) -> list[Handles] | None:
-        """Keep rows on devices that all learners can map, by rank 0, where others write them while a learner computes,
-        and all are on devices that reach each other; return what each is to be told. None: rows are in the arena.
+        """Keep the vectors that learners of this host share on devices, by the first of them, where all are on devices
+        that reach each other; return the handles for each learner, and for the process that speaks to other hosts, if
+        there are any. None: these vectors are in the arena.
 
         Args:
-            others: what the other learners have said, by rank from 1.
+            others: facts that the other learners of this host have sent, by rank.
         """
-        # what goes to other hosts goes from the arena
-        if self._place is not None or replayed_host(self._terms.repeats, self.rank):
+        several = self._place is not None
+        if self._device is None or not (others or several) or not self._names(layout):
             return None
-        if self._device is None or not others or self.strategy.traits.synchronous:
-            return None
+        if (several and self._terms.record) or replayed_host(self._terms.repeats, self.rank):
+            return None  # notes of exchanges between hosts are of rows in the arena
         every = [self._whereabouts, *others]
         if any(one.get("visible") != visible() or one.get("device") is None for one in every):
             return None
         devices = tuple(str(one["device"]) for one in every)
         if not reach_each_other(torch.device(device) for device in devices):
             return None
-        processes = tuple(int(one["process"]) for one in every)
-        wanted = RowRequest(_shared(layout), layout.parameters, layout.centre, devices, processes, layout.centre_memory)
+        own = dict(zip(self._here, devices, strict=True))
+        wanted = RowRequest(
+            self._names(layout),
+            layout.parameters,
+            layout.centre,
+            tuple(own.get(rank, "") for rank in range(self.learners)),
+            len(every) + several,
+            layout.centre_memory,
+        )
         try:
             self.row_host = RowHost(wanted, self._terms.patience_seconds)
         except RowsNotHosted as error:
-            log.warning("the GPUs cannot keep the learners' rows (%s): they are in the memory of the host.", error)
+            log.warning("the GPUs cannot keep what learners share (%s): it is in the memory of the host.", error)
             return None
         return self.row_host.handles
 
-    def _on_devices(self, layout: Layout, handles: Handles | None) -> DeviceRows | None:
+    def _names(self, layout: Layout) -> tuple[str, ...]:
+        """Return the names of the vectors that others read and write, and that may be on devices."""
+        if rows_may_leave(self.strategy, self._place is None):
+            return ("row", *layout.memory)
+        needs_all = self._place is None and self._terms.needs_all  # who comes back maps what is in the arena
+        return shared_for_means(self.strategy) if needs_all else ()
+
+    def _on_devices(self, layout: Layout, handles: Handles | None) -> DeviceVectors | None:
         if self.learners == 1 and self._device is not None:
-            rows = DeviceRows.allocate(
-                _shared(layout), layout.parameters, layout.centre, [self._device], layout.centre_memory
+            rows = DeviceVectors.allocate(
+                ("row", *layout.memory), layout.parameters, layout.centre, [self._device], layout.centre_memory
             )
             return replace(rows, shared=False)
         if handles is None:
             return None
         try:
-            return mapped(
-                handles, _shared(layout), layout.parameters, layout.centre, self.learners, layout.centre_memory
-            )
+            here = [rank in self._here for rank in range(self.learners)]
+            return mapped(handles, self._names(layout), layout.parameters, layout.centre, here, layout.centre_memory)
         except (OSError, ValueError) as error:
-            raise UserError(f"rank {self.rank}: the learners' rows on devices cannot be mapped ({error}).") from error
+            raise UserError(f"rank {self.rank}: what learners share on devices cannot be mapped ({error}).") from error
 
     def _check(self, theirs: dict[str, Any]) -> None:
         found = differing(self.facts, {name: theirs.get(name) for name in self.facts})
         for name, mine, other in found[:1]:
-            raise UserError(
-                f"rank {self.rank} attaches with {name} {said(mine)}, rank {self._first} with {said(other)}: all "
-                "learners must run the same script with the same options, and attach in the same order."
+            advice = (
+                "what is not trained is not sent, so make it by the same seed on all, or load it from one file"
+                if name.startswith("values of frozen")
+                else "all learners must run the same script with the same options, and attach in the same order"
             )
-
-
-def _shared(layout: Layout) -> tuple[str, ...]:
-    """Return the names of what others may read and write."""
-    return ("row", *layout.memory)
+            raise UserError(
+                f"rank {self.rank} attaches with {name} {said(mine)}, rank {self._first} with {said(other)}: {advice}."
+            )
 
 
 def write(row: Row, vector: Tensor) -> None:
@@ -337,4 +356,4 @@ def place_of_rows(arena: Arena, vectors: Vectors, device: torch.device | None) -
         return "on the host"
     if not vectors.resident:
         return "on the host, the module elsewhere"
-    return "shared on devices" if arena.on_devices and arena.layout.learners > 1 else "on a device of its own"
+    return "shared on devices" if arena.has_rows_on_devices and arena.layout.learners > 1 else "on a device of its own"

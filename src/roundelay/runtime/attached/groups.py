@@ -2,17 +2,17 @@
 it, under DistributedDataParallel (roundelay/attached/replicas.py).
 
 Where they shard it, each process has a row of its own: its shards of all parameters. The processes with the same place
-in their groups train together, in a session of their own. What strategies do with rows is elementwise, so what becomes
-of the shards is what would become of the whole. In an asynchronous strategy two shards of a model may meet another
+in their groups train together, in a session of their own. Strategies treat rows element by element, so the shards
+become the same as the parts of a whole row would. In an asynchronous strategy two shards of a model may meet another
 learner's at different moments, as fragments of a row do.
 
-What is not elementwise is agreed on in the group: a gradient that is not finite in one shard is skipped in all, the
-first process says the factor on the learning rate, and which minibatch is next. That is one small reduction a step, and
-one number a minibatch, outside the locks of rows: a process that waited for its group with its row locked could wait
-for itself, by way of two exchanges.
+Decisions for the whole model are taken in the group: a gradient that is not finite in one shard is skipped in all, the
+first process says the factor on the learning rate, and the next minibatch. That is one small reduction a step, and one
+number a minibatch, outside the locks of rows: a process that waited for its group with its row locked could wait for
+itself, by way of two exchanges.
 
-What a process, the first as a rule, has to say goes by a message: a header, and a vector, bytes or an error behind it.
-The others wait for it wherever the first may fail, and fail with it.
+A process, the first as a rule, speaks by messages: a header, and a vector, bytes or an error behind it. The others wait
+for it wherever the first may fail, and fail with it.
 """
 
 import json
@@ -49,28 +49,19 @@ class Agreed(NamedTuple):
 
 @dataclass
 class Group:
-    """The processes of one learner.
-
-    Attributes:
-        place: of this process among them, from 0 on.
-        size: number of processes.
-        first: rank of the first in torch.distributed.
-        together: their process group.
-        device: of tensors that it can reduce.
-        agreed: factor on the learning rate of the step under way, and whether the row then has a mark.
-        found: those that this process would have.
-    """
+    """The processes of one learner."""
 
     whole: ClassVar[bool] = False
     """Does each process hold the whole module?"""
 
-    place: int
-    size: int
-    first: int
-    together: Any
-    device: torch.device
+    place: int  # of this process among them, from 0 on
+    size: int  # number of processes
+    first: int  # rank of the first in torch.distributed
+    together: Any  # their process group
+    device: torch.device  # of tensors that it can reduce
+    # factor on the learning rate of the step under way, and whether the row then has a mark.
     agreed: tuple[float, bool] = field(default=(1.0, False), init=False)
-    found: tuple[float, bool] = field(default=(1.0, False), init=False)
+    found: tuple[float, bool] = field(default=(1.0, False), init=False)  # those that this process would have
     _said_error: BaseException | None = field(default=None, init=False)
 
     @property
@@ -79,8 +70,8 @@ class Group:
         return self.place > 0
 
     def agree(self, skip: bool, examples: float, ends: bool) -> Agreed:
-        """Return whether any process skips the step under way or ends after it, and what its gradient weighs; take what
-        the first has `found` for it."""
+        """Return whether any process skips the step under way or ends after it, and the weight of its gradient; take
+        the first process's `found` for it."""
         found = self.found if self.place == 0 else (0.0, False)
         said = torch.tensor([float(skip), *found, examples, float(ends)], dtype=torch.float64).to(self.device)
         dist.all_reduce(said, group=self.together)
@@ -95,14 +86,14 @@ class Group:
         return int(said)
 
     def number(self, number: int | None) -> int | None:
-        """Return what the first process says: the number of a minibatch, None for none."""
+        """Return the number of a minibatch that the first process gives; None: there is none."""
         said = torch.tensor([NO_NUMBER if number is None else number], device=self.device)
         dist.broadcast(said, self.first, group=self.together)
         found = int(said)
         return None if found == NO_NUMBER else found
 
     def said(self, data: bytes, place: int = 0) -> bytes:
-        """Return what the process at that place says; of the others `data` counts for nothing.
+        """Return the `data` of the process at that place; that of the others counts for nothing.
 
         Raises:
             LearnerDied, TimeoutError, UserError, RuntimeError: the first has failed, and with what.
@@ -134,7 +125,7 @@ class Group:
                 work.wait(timedelta(seconds=FAILING_SECONDS))
 
     def header(self, kind: int, size: int = 0, place: int = 0) -> tuple[int, int]:
-        """Return the kind and the size of what the process at that place says next.
+        """Return the kind and the size of the next message of the process at that place.
 
         Raises:
             LearnerDied, TimeoutError, UserError, RuntimeError: the first has failed, and with what.
@@ -176,8 +167,8 @@ def local(tensor: Tensor) -> Tensor:
 
 
 def sharded_like(parameter: Tensor, part: Tensor) -> Tensor:
-    """Return the DTensor whose own part is `part`, which it does not copy, sharded as `parameter` is."""
-    from torch.distributed.tensor import DTensor  # noqa: PLC0415  loads what only groups need
+    """Return the DTensor, sharded as `parameter` is, with `part` as its own part, which is not copied."""
+    from torch.distributed.tensor import DTensor  # noqa: PLC0415  loads modules that only groups need
 
     whole: Any = parameter
     return DTensor.from_local(

@@ -1,11 +1,11 @@
 """Handover of a learner's state to one that comes back, where learners wait for each other.
 
-A learner that has come back waits to be let in at a meeting. There one that lives gives it what a save would have of
-itself: row, memory, optimizers, buffers, position in the data. The receiver listens at an abstract Unix socket of its
-own; the giver leaves a descriptor of a memory file there and goes on, whatever becomes of the other.
+A learner that has come back waits to be let in at a meeting. There one that lives gives it all that it would save: row,
+memory, optimizers, buffers, position in the data. The receiver listens at an abstract Unix socket of its own; the giver
+leaves a descriptor of a memory file there and goes on, even if the other dies.
 
-Where nobody of its host lives, a learner of the host that leads gives it, to the process of its own host, which
-receives in the other's place and passes it on (hosts/admission.py).
+Where no other learner of its host lives, a learner of the host that leads gives it: to the process of its own host,
+which receives in the other's place and passes it on (hosts/admission.py).
 """
 
 import os
@@ -13,14 +13,13 @@ import socket
 from abc import ABC, abstractmethod
 from collections.abc import Callable
 from contextlib import suppress
-from types import TracebackType
 from typing import Self, final
 
 from roundelay.runtime.launch.local_rendezvous import close_all, peer_user, receive_fact, send_fact
 
 
 class Giver(ABC):
-    """The loop of a learner, which knows what learners know of their data and optimizers."""
+    """The loop of a learner, which knows the state of its data and optimizers."""
 
     @property
     @abstractmethod
@@ -33,11 +32,11 @@ class Giver(ABC):
 
 
 def give(name: str, rank: int, state: Callable[[], bytes]) -> bool:
-    """Leave the state with whoever receives that of learner `rank` on this host; False: nobody does.
+    """Leave the state with the receiver for learner `rank` on this host; False: there is none.
 
     Args:
         name: `given_name` of the session.
-        state: is asked for if somebody does.
+        state: called if there is a receiver.
     """
     file = os.memfd_create("roundelay-handover", os.MFD_CLOEXEC)
     try:
@@ -98,7 +97,5 @@ class Receiver:
     def __enter__(self) -> Self:
         return self
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
+    def __exit__(self, *_: object) -> None:
         self.close()

@@ -1,4 +1,4 @@
-"""A learner in a process that belongs to somebody else, whose training loop asks for what a runtime otherwise drives.
+"""A learner in a user's own process, whose training loop drives it as a runtime otherwise would.
 
 The strategy's coroutine is the same. It runs until it asks for a gradient; then the loop goes on, and the next call
 answers. A Draw is answered when the loop begins a minibatch, not before: so a segment can end after any of them.
@@ -19,38 +19,41 @@ import time
 from collections.abc import Callable, Sequence
 from contextlib import nullcontext, suppress
 from functools import partial
-from typing import Any
 
 import numpy as np
 import torch
 from torch import Tensor
 
 from roundelay.algorithms.gain import NOISE_SCALARS, GradientNoise
-from roundelay.core.effects import Draw, Effect, GradMean
+from roundelay.core.effects import Draw, GradMean
 from roundelay.core.errors import UserError
 from roundelay.core.state import Gradient
-from roundelay.runtime.attached.between_steps import BetweenSteps
 from roundelay.runtime.attached.coming_back import Returns
 from roundelay.runtime.attached.entering import AttachTerms, Entrance, place_of_rows
-from roundelay.runtime.attached.external_work import GRADIENTS, NUMBERLESS, ExternalWork, LayOut
+from roundelay.runtime.attached.external_work import (
+    EMPTY_WEIGHT,
+    GRADIENTS,
+    NUMBERLESS,
+    ExternalWork,
+    LayOut,
+    Update,
+    VotedUpdate,
+)
 from roundelay.runtime.attached.groups import Group
 from roundelay.runtime.attached.handover import Giver, Receiver, give
 from roundelay.runtime.attached.idling import Idling
-from roundelay.runtime.attached.inputs import Inputs, InputTables
 from roundelay.runtime.attached.meetings import LAST
-from roundelay.runtime.attached.membership import CLOSED, NEEDED, Attendance, Membership
+from roundelay.runtime.attached.membership import CLOSED, NEEDED, Attendance, BetweenSteps, Membership
 from roundelay.runtime.attached.recording import SessionRecord
 from roundelay.runtime.attached.repeating import RepeatedPlace, open_record
 from roundelay.runtime.attached.saved import SavedState
 from roundelay.runtime.attached.session_live import SessionLive
 from roundelay.runtime.attached.settings import Settings, SettingsTables, SteppedByLoop
-from roundelay.runtime.attached.shares import Shares, ShareTables, ShareTerms
+from roundelay.runtime.attached.shares import Inputs, InputTables, Shares, ShareTables, ShareTerms
 from roundelay.runtime.attached.surroundings import OneHost, SeveralHosts, Surroundings
-from roundelay.runtime.attached.voted_update import EMPTY_WEIGHT, Update, VotedUpdate
 from roundelay.runtime.attached.votes import Vote, VoteTables
 from roundelay.runtime.base import Counts, parse_straggler, wall_clock
 from roundelay.runtime.clocks import pause
-from roundelay.runtime.deferred import Deferred
 from roundelay.runtime.engine import ClockedEngine
 from roundelay.runtime.launch.local_rendezvous import LocalRendezvous, given_name
 from roundelay.runtime.launch.world import World, stragglers
@@ -58,19 +61,16 @@ from roundelay.runtime.learner_state import LearnerPlace
 from roundelay.runtime.learners_rate import RateFactor
 from roundelay.runtime.procs.coordination import passes
 from roundelay.runtime.procs.coordination.means import MemberLost
-from roundelay.runtime.procs.memory.access import ArenaAccess
-from roundelay.runtime.procs.memory.patience import Patience
+from roundelay.runtime.procs.memory.locks import Patience
 from roundelay.runtime.procs.memory.publish import prepare_publishing
-from roundelay.runtime.procs.memory.vectors import make_vectors
-from roundelay.runtime.rows import adopt
+from roundelay.runtime.procs.memory.vectors import ArenaAccess, make_vectors
+from roundelay.runtime.rows import Deferred, adopt
 from roundelay.runtime.trace import Kind
 
 log = logging.getLogger("roundelay")
 
 BETWEEN_LOOKS_SECONDS = 0.05
 """A learner that steps looks after the others, and does what is to be done between steps, no oftener than this."""
-MANY = 100
-"""Empty minibatches, one after the other, after which a learner says what it waits for."""
 
 _sessions = itertools.count()
 """Learners attach in the same order everywhere; each time they meet under the next number."""
@@ -81,12 +81,12 @@ class AttachedLearner:
     `meet`.
 
     Args:
-        initial: where training begins, (P,) float32; rank 0's counts.
-        shown: what is shown to the others at the start, (n,) uint8; as many on each learner.
+        initial: the row at the beginning, (P,) float32; rank 0's counts.
+        shown: bytes shown to the others at the start, (n,) uint8; as many on each learner.
         update: `update(gradient, own, given)` changes the row by a gradient (P,), which is `own` if it is the one given
             to `answer` and not a mean of several; `given` says of which parameters it is one. True: and the snapshot is
             as the row is.
-        optimizer: does what `update` says, and answers for its momentum and its numbers.
+        optimizer: makes the change of `update`, and answers for its momentum and its numbers.
         device: of the module, where snapshots are to be; None: in the memory of the host.
 
     Raises:
@@ -94,7 +94,7 @@ class AttachedLearner:
     """
 
     giver: Giver | None = None
-    """Knows what others need of this learner that come back."""
+    """Has the state that learners need from this one when they come back."""
     group: Group | None = None  # its processes, where it has several
     given = b""
     """State that it was given, where it has come back to others that wait for each other."""
@@ -150,9 +150,8 @@ class AttachedLearner:
         if not terms.needs_all and not self.arena.on_devices:
             notice = partial(members.look, closely=True)
             self._beside.append(Returns(world, session, self.arena, entrance, notice))
-        self._idling = Idling(self.arena, self.rank, members.meetings)
-        if not self.strategy.traits.synchronous:
-            self._beside.append(self._idling)
+        self._idling = Idling(self.arena, self.rank, members.meetings, self.strategy.traits.synchronous)
+        self._beside.append(self._idling)
         if terms.live and world.place is None:
             self._beside.append(SessionLive(terms.live, self.arena, terms.strategy, members.lowest))
         self._vectors.move_in()
@@ -161,7 +160,7 @@ class AttachedLearner:
         self._begin(tuple(living))
 
     def _come_back(self, access: ArenaAccess, rendezvous: LocalRendezvous) -> Sequence[int]:
-        """Take this learner's place in a session that runs; ranks that take part in its segment."""
+        """Take this learner's place in a session that runs; return ranks that take part in its segment."""
         members, waits = self._members, self._terms.goes_on
         with Receiver(self._given_name, self.rank) if waits else nullcontext() as receiver:
             living = self._around.come_back(members, partial(self._adopt, access), rendezvous.check)
@@ -223,7 +222,7 @@ class AttachedLearner:
         tables, facts = self.arena.view(SettingsTables), self._terms.settings
         self.settings = Settings(tables, self.rank, facts, optimizer, self.strategy)
         self._update = VotedUpdate(
-            access, self._terms, self._means, vectors.gradient, update, self._asked, self.settings
+            access, self._terms, self._means, vectors.gradient, update, lambda: self._engine.pending, self.settings
         )
         snapshot = torch.empty_like(vectors.row.vector, device=device or vectors.row.vector.device)
         self.me = self.record.state(
@@ -273,7 +272,7 @@ class AttachedLearner:
 
     @property
     def living(self) -> tuple[int, ...]:
-        """Ranks that live, as far as anybody has noticed; none once this learner has left."""
+        """Ranks that live, as far as is known; none once this learner has left."""
         self._look()
         return () if self.left else self._members.living
 
@@ -288,9 +287,6 @@ class AttachedLearner:
         own buffer is free then."""
         return isinstance(self._engine.pending, GradMean)
 
-    def _asked(self) -> Effect[Any] | None:
-        return self._engine.pending
-
     @property
     def _members(self) -> Membership:
         assert self._membership is not None
@@ -298,17 +294,17 @@ class AttachedLearner:
 
     def _look(self) -> None:
         if self._membership is not None and not self.left:
-            self._membership.look()
             self._around.check()
+            self._membership.look()
             for work in self._beside:
                 work.look()
 
     def begin_step(self) -> Tensor:
-        """Draw a minibatch, if that is not done; the point (P,) at which its gradient is to be taken.
+        """Draw a minibatch, if that is not done; return the point (P,) at which its gradient is to be taken.
 
         Raises:
-            LearnerDied: the strategy cannot go on without somebody who died; names the rank.
-            TimeoutError: somebody did not come within the patience; says who waits for whom.
+            LearnerDied: the strategy cannot go on without a learner that died; names its rank.
+            TimeoutError: a learner did not come within the patience; says which waits for which.
         """
         engine, asked = self._engine, self._engine.pending
         if not isinstance(asked, GRADIENTS):
@@ -357,12 +353,14 @@ class AttachedLearner:
 
     def rate_factor(self, gradient: Gradient) -> float:
         """Return the factor on the optimizers' learning rates in the update by `gradient`, and count it. Where learners
-        wait for each other it depends on what all of them know."""
+        wait for each other it depends on facts that all of them have."""
         factor = 1.0
         if self.learners > 1 and (self._terms.rate in ("gain", "linear") or self.strategy.weighed):
             as_begun = self.strategy.traits.synchronous or self.record.repeats  # one that differs leaves, as none did
             living = self.me.living if as_begun else self._members.living
-            self._rate.live(living)
+            if not (self.strategy.traits.synchronous or self.record.on):  # else what all know alike, from meetings
+                self.inputs.look()
+            self._rate.live(living, self.inputs.different(living))
             row = self.me.row
             factor = self._rate.factor(self.me.steps, lambda: gradient.vector, others=row.others)
             row.steep = self._rate.steep
@@ -395,12 +393,12 @@ class AttachedLearner:
     # Meetings ---------------------------------------------------------------------------------------------------------
 
     def meet(self, kind: str, read: Callable[[], None], shown: Tensor | None = None) -> None:
-        """End the segment together with all that live, in a meeting of this kind. `read` is called when nobody writes:
-        all rows are what they are, and what learners have `shown` is there. It may write what is this learner's own.
+        """End the segment together with all that live, in a meeting of this kind. `read` is called while no learner
+        writes: rows stay as they are, and all that learners have `shown` is there. It may write this learner's state.
 
         Raises:
             LearnerDied, TimeoutError: as for `begin_step`.
-            MeetingsDiffer: somebody has come to a meeting of another kind.
+            MeetingsDiffer: a learner has come to a meeting of another kind.
         """
         members, arena, needed = self._members, self.arena, self._terms.needs_all
         members.meetings.begin(kind)
@@ -413,8 +411,7 @@ class AttachedLearner:
         self.settings.note()
         self._idling.begin()
         members.meet("all learners to end the segment", needed)
-        if not self.strategy.traits.synchronous:
-            self._idling.end()
+        self._idling.end()
         self._around.conduct(int(attendance.met[self.rank]))
         self._compare(members.living)
         read()
@@ -430,29 +427,29 @@ class AttachedLearner:
         """Compare, in a meeting, the others with this learner.
 
         Raises:
-            UserError: a sampler is not.
+            UserError: a sampler was made otherwise.
         """
         if self.strategy.traits.synchronous:
             self.settings.say_rates_apart(living)
         self.settings.say_frozen_apart(living)
         self._shares.check_all(living)
+        self.inputs.look()
 
     def _finish(self) -> None:
         """Run the coroutine to its end, with empty minibatches as long as those it takes steps with go on."""
         self._start()
-        if self.begun:  # a minibatch whose gradient never came
+        if self.begun:  # a minibatch without a gradient
             self.answer_nothing()
         rounds, mine = self.arena.queue.rounds, self.rank
-        comrades, empty = self._comrades(), 0
+        comrades = self._comrades()
+        self._idling.begin(comrades)
         self._members.end_segment(self._segment)
         while True:
             everybody = not self._to_come(comrades)  # before the rounds are read
             if rounds[mine] < max(rounds[rank] for rank in comrades):
                 self.begin_step()
                 self.answer_nothing()
-                empty += 1
-                if empty == MANY:
-                    self._members.meetings.say_long(self._to_come(comrades))
+                self._idling.look()
             elif everybody:
                 break
             else:
@@ -462,15 +459,15 @@ class AttachedLearner:
         self._engine.finish_asked()
 
     def _comrades(self) -> Sequence[int]:
-        """Return those who take as many steps as this learner in a segment."""
-        asked = self._asked()
+        """Return ranks that take as many steps as this learner in a segment."""
+        asked = self._engine.pending
         assert isinstance(asked, Draw)
         if self.strategy.traits.synchronous:
             return self.me.living
         return asked.group or (self.rank,)
 
     def _to_come(self, comrades: Sequence[int]) -> list[int]:
-        """Return those who have not ended the segment, and may."""
+        """Return ranks that have not ended the segment, and may."""
         return self._members.to_come(comrades, self._segment, not self._terms.goes_on)
 
     def _wait_for_news(self, comrades: Sequence[int], round_: int) -> None:
@@ -487,35 +484,37 @@ class AttachedLearner:
         self._around.consensus_into(out, self._members)
 
     def shown_by_all(self) -> list[Tensor]:
-        """Return what the living have shown, by rank, while `meet` reads."""
+        """Return the bytes that the living have shown, by rank, while `meet` reads."""
         self._look()
         return [self.arena.shown(rank) for rank in self._around.taking_part(self._members)]
 
     # The end ----------------------------------------------------------------------------------------------------------
 
-    def begin_share(self, number: int, first: int) -> None:
-        """Let others know of the first minibatch of that sampler, by its fingerprint.
+    def note_pass(self, number: int, epoch: int, what: int, value: int) -> None:
+        """Let others know of a pass over that sampler; see `Shares.note`.
 
         Raises:
-            UserError: somebody's is another.
+            UserError: another learner's first pass begins otherwise.
         """
-        self._shares.begin(number, first)
-        self.share_is_agreed(number)
+        if not self.left:
+            self._shares.note(number, epoch, what, value)
+            self.share_is_agreed(number)
+            self._shares.say_passes_apart(self.living)
 
     def make_share(self, number: int, terms: ShareTerms) -> None:
         """Let others know of this learner's sampler of that number.
 
         Raises:
-            UserError: somebody has made it otherwise.
+            UserError: another learner has made it otherwise.
         """
         self._shares.make(number, terms)
         self.share_is_agreed(number)
 
     def share_is_agreed(self, number: int) -> bool:
-        """Return True if all who live have made that sampler alike. False: somebody has not made it yet.
+        """Return True if all that live have made that sampler alike. False: one has not made it yet.
 
         Raises:
-            UserError: somebody has made it otherwise.
+            UserError: another learner has made it otherwise.
         """
         return self.left or self._shares.check(number, self.living)
 
@@ -529,7 +528,7 @@ class AttachedLearner:
 
         def drawn() -> int | None:
             index = draw()
-            if index is None:  # unless somebody has died who had drawn one
+            if index is None:  # unless a learner has died that had drawn one
                 self._members.look(closely=True)
                 index = draw()
             return index
@@ -577,8 +576,7 @@ class AttachedLearner:
         return self._final[2] if self._gone else self._members.to_the_end
 
     def leave(self, manner: int = CLOSED) -> None:
-        """Leave: others wait for this learner no more, and it uses the arena no more, whose memory is given back as
-        soon as no vector of it is held."""
+        """Leave: others wait for this learner no more. What it maps is given back once no vector of it is held."""
         if self.left:
             return
         self._final, self._gone = (self.counts, self.steps, self.to_the_end), True
@@ -591,7 +589,9 @@ class AttachedLearner:
         if self._host_process is not None:
             self._host_process.leave()
         self.arena.close()
-        with suppress(ValueError):  # in the middle of a step, whose end frees it
+        for close in [held.close for held in (self.arena.on_devices, self._row_host) if held is not None]:
+            close()
+        with suppress(ValueError):  # in the middle of a step: its end frees it
             self._engine.close()
         self._membership = None
         del self.me, self._rate, self.arena, self.inputs, self.settings, self._shares, self._idling, self.saved

@@ -3,7 +3,7 @@
     rank 0 is in its 2nd consensus(), rank 1 in close()
 
 Each learner writes which meeting it is in before it says that it has come. Meetings have numbers; two slots are enough,
-for nobody comes to the next but one before everybody has come to the next.
+for no learner comes to the next but one before all have come to the next.
 """
 
 import logging
@@ -12,12 +12,12 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from roundelay.core.errors import UserError
-from roundelay.runtime.procs.memory.tables import Integers, L, View, table
+from roundelay.runtime.procs.memory.views import Integers, L, View, table
 
 log = logging.getLogger("roundelay")
 
 LAST = "close()"
-"""The kind of the last one."""
+"""The kind of the last meeting."""
 KINDS = ("", "consensus()", "meet()", "state_dict()", "load_state_dict()", "save()", "attach(resume=...)", LAST)
 
 
@@ -48,7 +48,7 @@ class Meetings:
         self._now = kind
 
     def announce(self, number: int) -> None:
-        """Say so, before this learner is counted as come to meeting `number`."""
+        """Write the kind of this learner's meeting, before it counts as come to meeting `number`."""
         self._kind[number % 2, self._rank] = KINDS.index(self._now)
         self._nth[number % 2, self._rank] = self._before[self._now]
 
@@ -56,7 +56,7 @@ class Meetings:
         """Check that those who `came` to meeting `number` are in the same one as this learner.
 
         Raises:
-            MeetingsDiffer: somebody is not; names both, and their meetings.
+            MeetingsDiffer: one is not; names both, and their meetings.
         """
         mine = self._said(number, self._rank)
         for rank in came:
@@ -77,11 +77,8 @@ class Meetings:
     def say_long(self, missing: Sequence[int]) -> None:
         """Warn that learners do not come for a long time."""
         log.warning(
-            "rank %d waits in %s for learners %s, who train on: do all learners come to this meeting? Inside "
-            "`if rank == 0:` only one does.",
-            self._rank,
-            self.now,
-            list(missing),
+            f"rank {self._rank} waits in {self.now} for learners {list(missing)}, who train on: do all learners come "
+            "to this meeting? Inside `if rank == 0:` only one does."
         )
 
     def _said(self, number: int, rank: int) -> str:
@@ -96,3 +93,11 @@ def _named(kind: str, nth: int) -> str:
 def _ordinal(number: int) -> str:
     ending = "th" if 10 <= number % 100 <= 20 else {1: "st", 2: "nd", 3: "rd"}.get(number % 10, "th")
     return f"{number}{ending}"
+
+
+@dataclass(frozen=True)
+class SaveTables(View):
+    """A learner writes its own items before it comes to a meeting, and the others read them in the meeting."""
+
+    whole: Integers = table(L)  # Number of the newest save that a learner has whole; 0: none
+    last: Integers = table(L)  # The highest number of a save, whole or not, that it knows

@@ -1,7 +1,7 @@
-"""Membership without a parent: the learners that somebody else has started, and who of them lives.
+"""Membership without a parent: the learners that a launcher has started, and which of them live.
 
 Every learner holds a lock on a byte of its own for as long as it lives. The kernel frees it when the process dies,
-however it dies, so whoever waits for somebody need only look whether that byte is still locked (`DeathWatch`).
+however it dies, so a learner that waits for another need only look whether that byte is still locked (`DeathWatch`).
 """
 
 import logging
@@ -9,18 +9,35 @@ import math
 import os
 import time
 import weakref
+from abc import ABC, abstractmethod
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 
+import numpy as np
+
 from roundelay.runtime.attached.meetings import Meetings, MeetingTables
+from roundelay.runtime.attached.votes import VoteTables
 from roundelay.runtime.base import LearnerDied
 from roundelay.runtime.launch import termination
 from roundelay.runtime.procs.coordination.lives import DeathWatch, life_lock
 from roundelay.runtime.procs.memory.arena import Arena
 from roundelay.runtime.procs.memory.bell import bell_of_session
-from roundelay.runtime.procs.memory.patience import Patience
+from roundelay.runtime.procs.memory.locks import Patience
 from roundelay.runtime.procs.memory.publish import publish
-from roundelay.runtime.procs.memory.tables import Integers, L, View, table
+from roundelay.runtime.procs.memory.views import Integers, L, View, table
+
+
+class BetweenSteps(ABC):
+    """Work of one learner between two steps. Both methods take next to no time, for the loop waits."""
+
+    @abstractmethod
+    def look(self) -> None:
+        """Look for changes: called in every step, and again and again while the learner waits for others."""
+
+    @abstractmethod
+    def close(self, manner: int) -> None:
+        """Note that the learner has left the session, in one of the manners of membership.py."""
+
 
 log = logging.getLogger("roundelay")
 
@@ -69,7 +86,7 @@ class Attendance(View):
 
 
 class Membership:
-    """One learner's view of who lives. The table `alive` is what everybody acts on; whoever sees a death first writes
+    """One learner's view of the lives of all. All act on the table `alive`; the first learner that sees a death writes
     it there.
 
     Args:
@@ -86,7 +103,7 @@ class Membership:
         self.meetings = Meetings(arena.view(MeetingTables), rank)
         self._life, self._watch = life_lock(arena, rank, patience), DeathWatch(arena, reap)
         self.advice = ""
-        """A way to go on without a dead learner, for whoever needed it, if there is one."""
+        """A way to go on without a dead learner, for the error of one that needed it, if there is one."""
         _here.add(self)
 
     def enter(self) -> None:
@@ -100,8 +117,8 @@ class Membership:
 
     def come_back_at_meeting(self, look_outside: Callable[[], None]) -> None:
         """Take a dead learner's place among others who wait for each other: say that this one has come back, and wait
-        until they have let it in at a meeting and one of them has begun a step, who are waited for as long as one
-        lives. Nobody waits for this learner. Once it has its state, it is to `begin`.
+        until they have let it in at a meeting and one of them has begun a step. The wait lasts as long as one of them
+        lives; none of them waits for this learner. Once it has its state, it is to `begin`.
 
         Raises:
             LearnerDied: none of them lives any more.
@@ -117,14 +134,14 @@ class Membership:
             others = self._before()
             if attendance.let_in[self.rank] != attendance.back[self.rank]:
                 return False
-            # Who is between two meetings (an odd number) has begun to count its steps anew.
+            # A learner between two meetings (an odd number) has begun to count its steps anew.
             return any(self._met[rank] % 2 == 1 and rounds[rank] > 0 for rank in others)
 
         replace(self._patience, seconds=math.inf).until(come, "others to let it in at a meeting", (1e-3, 1e-2))
 
     def begin(self) -> None:
         """Begin, having been let in, with the first step of the others."""
-        others = self._before()  # who has taken it has come to as many as any: some may be about to begin
+        others = self._before()  # those that took it have met most often: others may be about to begin
         publish(self._met, self.rank, int(self._met[others].max()))
         publish(self._entering, self.rank, 0)
         self._bell.ring()
@@ -141,11 +158,11 @@ class Membership:
         return found
 
     def come_back(self, prepare: Callable[[int], None]) -> None:
-        """Take a dead learner's place while the others train; not in a meeting of theirs, which counts who comes to it.
-        `prepare(source)` writes this learner's row, with the help of a living one.
+        """Take a dead learner's place while the others train; not in a meeting of theirs, which counts the learners
+        that come. `prepare(source)` writes this learner's row, with the help of a living one.
 
         Raises:
-            LearnerDied: nobody lives any more.
+            LearnerDied: no other lives any more.
             TimeoutError: the others do not end their meeting.
         """
         self.hold_life()
@@ -175,7 +192,7 @@ class Membership:
         """Return ranks of the others that live.
 
         Raises:
-            LearnerDied: nobody does.
+            LearnerDied: none does.
         """
         found = tuple(rank for rank in self.living if rank != self.rank)
         if not found:
@@ -190,15 +207,15 @@ class Membership:
         self._life.release()
 
     def died(self, rank: int, while_: str) -> LearnerDied:
-        """Return the error for whoever needed `rank`."""
+        """Return the error for a learner that needed `rank`."""
         manner = int(self._left[rank])
         if manner == ENDED:
-            termination.asked_too()
+            termination.await_signal()
         return LearnerDied(rank, f"{MANNERS[manner]}, {while_}{self.advice}")
 
     @property
     def living(self) -> tuple[int, ...]:
-        """Ranks that live, as far as anybody has noticed."""
+        """Ranks that live, as far as is known."""
         return tuple(self._liveness.living())
 
     @property
@@ -226,11 +243,11 @@ class Membership:
         self._watch.look([rank for rank in range(self._arena.layout.learners) if rank != self.rank], closely)
 
     def gather(self, ranks: Sequence[int], look_outside: Callable[[], None]) -> None:
-        """Wait at the start until all of `ranks` have entered. `look_outside` may know that somebody will not.
+        """Wait at the start until all of `ranks` have entered. `look_outside` raises if it knows that one will not.
 
         Raises:
-            LearnerDied: somebody did not get that far.
-            TimeoutError: nor that; says who is missing.
+            LearnerDied: one did not get that far.
+            TimeoutError: one is missing; says which.
         """
         publish(self._met, self.rank, int(self._met[self.rank]) + 1)
         self._bell.ring()
@@ -255,15 +272,15 @@ class Membership:
         """Wait until all that live have come as often as this learner, and to the same meeting.
 
         Raises:
-            MeetingsDiffer: somebody has come to another; says who to which.
-            LearnerDied: somebody died and is `needed`.
-            TimeoutError: somebody did not come; says who.
+            MeetingsDiffer: one has come to another; names both, and their meetings.
+            LearnerDied: one died and is `needed`.
+            TimeoutError: one did not come; says which.
         """
         number, missing = int(self._met[self.rank]) + 1, list[int]()
         started, said = time.monotonic(), False
         self.meetings.announce(number)
-        with self._arena.queue_lock:  # nobody comes back between the two
-            everybody = self.meeting  # who lives now is asked what it came to
+        with self._arena.queue_lock:  # no learner comes back between the two
+            everybody = self.meeting  # these learners' meetings are compared
             publish(self._met, self.rank, number)
         self._bell.ring()
 
@@ -289,13 +306,13 @@ class Membership:
         self._bell.ring()
 
     def to_come(self, ranks: Sequence[int], number: int, needed: bool) -> list[int]:
-        """Return those of `ranks` who have not ended segment `number`. The dead, who never will, are not waited for,
-        nor those that are let in and begin with the first step, if nobody has taken any.
+        """Return those of `ranks` that have not ended segment `number`. The dead, which never will, are left out; so
+        are learners that are let in and begin with the first step, if none has been taken.
 
         Raises:
             LearnerDied: one of these is `needed`.
         """
-        gone = [rank for rank in ranks if not self._alive[rank]]  # before what they did last is read
+        gone = [rank for rank in ranks if not self._alive[rank]]  # before their last acts are read
         missing = [rank for rank in ranks if self._ending[rank] < number]
         if needed and (lost := [rank for rank in missing if rank in gone]):
             raise self.died(lost[0], NEEDED)
@@ -306,7 +323,7 @@ class Membership:
         return missing
 
     def begin_round(self, segment: int) -> None:
-        """Begin the next round; other hosts hear of it at once if somebody who has ended the segment waits for it."""
+        """Begin the next round; other hosts hear of it at once if a learner that has ended the segment waits for it."""
         rounds = self._arena.queue.rounds
         publish(rounds, self.rank, int(rounds[self.rank]) + 1)
         if self._rung and (self._ending >= segment).any():
@@ -326,3 +343,25 @@ def _forget() -> None:
 
 
 os.register_at_fork(after_in_child=_forget)
+
+
+def forget_absent(arena: Arena) -> None:
+    """Forget all that an absent learner has done in the last segment, before a segment begins and while no learner
+    trains. Learners that are present forget theirs by themselves. The record of a learner that is let in is forgotten
+    when it is let in."""
+    _forget_work(arena, np.flatnonzero(arena.view(Attendance).present == 0).tolist())
+
+
+def let_in(arena: Arena, ranks: Sequence[int]) -> None:
+    """Let learners that have come back begin with the next step of the others, who are in a meeting."""
+    attendance, here = arena.view(Attendance), list(ranks)
+    _forget_work(arena, here)
+    attendance.left[here] = DIED
+    publish(attendance.entering, here, 1)
+    publish(attendance.let_in, here, attendance.back[here])
+    arena.liveness.mark(here, True)  # last: from here on the others count on them
+
+
+def _forget_work(arena: Arena, ranks: Sequence[int]) -> None:
+    for own in (arena.sequences.sent_seq, arena.sequences.acked_seq, arena.queue.rounds, arena.view(VoteTables).cast):
+        own[list(ranks)] = 0

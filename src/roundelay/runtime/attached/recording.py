@@ -1,9 +1,9 @@
-"""The record of a session: what one learner notes of it, for `roundelay replay`.
+"""The record of a session: one learner's notes of it, for `roundelay replay`.
 
 A record is a folder with a trace (runtime/trace.py) for each session of a script, in the order in which it attached.
 Beside the events that every runtime notes there are hashes of each gradient and of the point at which it was taken, and
-the minibatches that were drawn from passes that learners share. What is then left is the user's loop, which is run
-again (repeating.py).
+the minibatches that were drawn from passes that learners share. The rest is the user's loop, which is run again
+(repeating.py).
 
 Legend: P parameters.
 """
@@ -27,25 +27,15 @@ from roundelay.core.flat import CHUNK
 from roundelay.core.state import Gradient
 from roundelay.runtime.attached.membership import CLOSED, MANNERS
 from roundelay.runtime.backend import NO_REMOTE, RemoteRows
-from roundelay.runtime.deferred import Deferred
 from roundelay.runtime.launch.world import launched_group
 from roundelay.runtime.learner_state import LearnerPlace, LearnerState, LearnerTables, LearnerVectors
 from roundelay.runtime.procs.backend import ArenaBackend, LearnerWork
 from roundelay.runtime.procs.coordination.means import Means
-from roundelay.runtime.procs.memory.access import ArenaAccess
 from roundelay.runtime.procs.memory.arena import Arena
-from roundelay.runtime.procs.memory.tables import Integers
-from roundelay.runtime.procs.memory.vectors import Vectors
-from roundelay.runtime.rows import Row
-from roundelay.runtime.trace import (
-    NO_TRACE,
-    TRACE_VERSION,
-    Kind,
-    Trace,
-    TraceWriter,
-    entries_of_host,
-    write_entry,
-)
+from roundelay.runtime.procs.memory.vectors import ArenaAccess, Vectors
+from roundelay.runtime.procs.memory.views import Integers
+from roundelay.runtime.rows import Deferred, Row
+from roundelay.runtime.trace import NO_TRACE, TRACE_VERSION, Kind, Trace, TraceWriter, entries_of_host, write_entry
 
 CHUNK_WORDS = CHUNK // 2
 """Words of 64 bits in a chunk."""
@@ -85,11 +75,11 @@ class SessionRecord(ABC):  # noqa: B024  most sessions note nothing
         update: Callable[[Gradient], bool],
         deferred: Deferred,
     ) -> LearnerState:
-        """Return the learner's state; arguments as it has them."""
+        """Return the learner's state, made with these arguments."""
         return LearnerState(place, vectors, optimizer, tables, update, deferred)
 
     def backend(self, access: ArenaAccess, vectors: Vectors, means: Means, work: LearnerWork) -> ArenaBackend:
-        """Return the backend of its engine; arguments as it has them."""
+        """Return the backend of the learner's engine, made with these arguments."""
         return ArenaBackend(access, vectors, means, work)
 
     def remote(self, remote: RemoteRows, row: Row) -> RemoteRows:
@@ -119,7 +109,7 @@ class Unrecorded(SessionRecord):
 
 @final
 class NotedRemote(RemoteRows):
-    """A learner's way to rows of other hosts, with notes of what it asks, and of when it takes an answer."""
+    """A learner's way to rows of other hosts, with notes of its requests, and of when it takes an answer."""
 
     def __init__(self, remote: RemoteRows, trace: Trace, row: Row, asked: Integers) -> None:
         self._remote, self._trace, self._row, self._asked = remote, trace, row, asked

@@ -1,20 +1,29 @@
-"""A learner that repeats a recorded session: it does in its turn what was recorded, with gradients of the user's loop,
-which runs again.
+"""A learner that repeats a recorded session: it does the recorded events in their turns, with gradients of the user's
+loop, which runs again.
 
 All learners are processes, as they were. The strategy's coroutine asks for the same effects; where the answer depended
-on timing (which version of a row, which minibatch, whose contribution counted), it is the recorded one. So the first
+on timing (which version of a row, which minibatch, which contributions counted), it is the recorded one. So the first
 gradient that is not the recorded one is noticed by the learner that computed it, before it has changed any row.
+
+Exchanges between hosts are repeated where all learners are on one: a thread of the first learner does the changes of
+each row in their turns (turns.py), with the arithmetic of hosts (hosts/exchange/row_format.py). Two moments of each row
+are noted: when it was sent, and when it was changed by the two rows as sent; its learner may have changed it in
+between. So the answer to an exchange has no turn of its own to wait for, but its rows have.
 
 Legend: P parameters.
 """
 
 import json
 import logging
+import threading
+import time
+import traceback
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, final
 
+import torch
 from torch import Tensor
 
 from roundelay.algorithms.local_update import LocalOptimizer
@@ -22,31 +31,23 @@ from roundelay.core.effects import Gather, Reach
 from roundelay.core.errors import UserError
 from roundelay.core.files import json_line
 from roundelay.core.state import Gradient
-from roundelay.runtime.attached.carrying import Carrying
 from roundelay.runtime.attached.membership import CLOSED, MANNERS
-from roundelay.runtime.attached.recording import (
-    Recording,
-    SessionRecord,
-    Unrecorded,
-    row_digests,
-    surroundings,
-)
+from roundelay.runtime.attached.recording import Recording, SessionRecord, Unrecorded, row_digests, surroundings
 from roundelay.runtime.attached.settings import said
-from roundelay.runtime.attached.turns import Turns, TurnTables
+from roundelay.runtime.attached.turns import Turns, TurnTables, exchange_of
 from roundelay.runtime.backend import RemoteRows
-from roundelay.runtime.deferred import Deferred
+from roundelay.runtime.hosts.exchange.messages import ExchangeTerms
+from roundelay.runtime.hosts.exchange.notes import read_terms
+from roundelay.runtime.hosts.exchange.row_format import Buffer, Scratch, apply_reply, encode, swapped
 from roundelay.runtime.hosts.terms import differing
-from roundelay.runtime.launch.world import replay_results
+from roundelay.runtime.launch.world import REPLAYED, path_in
 from roundelay.runtime.learner_state import LearnerPlace, LearnerState, LearnerTables, LearnerVectors
 from roundelay.runtime.procs.backend import ArenaBackend, LearnerWork
 from roundelay.runtime.procs.coordination.means import PAUSES, Means
-from roundelay.runtime.procs.memory.access import ArenaAccess
 from roundelay.runtime.procs.memory.publish import publish
-from roundelay.runtime.procs.memory.vectors import Vectors
-from roundelay.runtime.replay.baton import Differs
-from roundelay.runtime.replay.recorded import Recorded, RecordedState
-from roundelay.runtime.replay.stage import met_rows
-from roundelay.runtime.rows import Row
+from roundelay.runtime.procs.memory.vectors import ArenaAccess, Vectors
+from roundelay.runtime.replay.stage import Differs, Recorded, RecordedState, met_rows
+from roundelay.runtime.rows import Deferred, Row
 from roundelay.runtime.trace import (
     Kind,
     TraceEvent,
@@ -59,29 +60,163 @@ from roundelay.runtime.trace import (
     write_entry,
 )
 
+TURN_LOOK_SECONDS = 2e-4
+"""Pause between two searches for events that can be done."""
+
+
+@dataclass(frozen=True)
+class _Sent:
+    """A row as it was sent: its version and its mass then."""
+
+    hold: Buffer
+    version: int
+    mass: float
+
+
+class _LearnerGone(Exception):
+    """Something waits for a learner that is gone."""
+
+
+@final
+class Carrying(threading.Thread):
+    """A thread that repeats exchanges with all rows of a session. It ends when all is done, or a learner that something
+    waits for is gone.
+
+    Args:
+        folder: of the session's record.
+    """
+
+    failure = ""
+    """A difference from the record, in words, if one was found: then nothing more is done."""
+
+    def __init__(self, folder: Path, access: ArenaAccess, turns: Turns) -> None:
+        super().__init__(name="exchanges between hosts", daemon=True)
+        self._arena, self._rows, self._turns = access.arena, access.rows, turns
+        self._tables, self._alive = access.arena.view(TurnTables), access.arena.liveness.alive
+        self._learners = turns.learners
+        self._terms = self._read_terms(folder)
+        self._sent: dict[tuple[int, int, int], _Sent] = {}  # by row, and exchange
+        self._errors: dict[tuple[int, bool], Tensor] = {}  # (P,), of a run's codec, by row and whether it travels
+        self._scratch, self._stopped = Scratch(), False
+
+    def _read_terms(self, folder: Path) -> dict[tuple[int, int], ExchangeTerms]:
+        """Return the terms of each exchange, by the row that travels and its number."""
+        found = dict[tuple[int, int], ExchangeTerms]()
+        for row, events in enumerate(self._turns.carried):
+            known = list(read_terms(folder, row))
+            found |= {(row, e.theirs): known[int(e.value)] for e in events if e.kind is Kind.SENT and e.value >= 0}
+        return found
+
+    def done(self, actor: int) -> int:
+        """Return the number of events that an actor has done."""
+        done, carried = self._tables.done, self._tables.carried
+        return int(done[actor] if actor < self._learners else carried[actor - self._learners])
+
+    def stop(self) -> None:
+        """Do nothing more."""
+        self._stopped = True
+
+    def run(self) -> None:
+        try:
+            queues = {row: self._turns.carried[row] for row in range(self._learners)}
+            while not self._stopped and any(len(events) > self._tables.carried[row] for row, events in queues.items()):
+                last = self._nobody_left()  # before the search for events that can be done
+                if not sum(self._go_on(row, events) for row, events in queues.items()):
+                    if last:
+                        return
+                    time.sleep(TURN_LOOK_SECONDS)
+        except _LearnerGone:
+            pass
+        except Exception:
+            self.failure = traceback.format_exc()
+        finally:
+            publish(self._tables.ended, 0, 1)
+
+    def _nobody_left(self) -> bool:
+        """Return True if all learners have begun, and none will do any more."""
+        done, all_ = self._tables.done, self._turns.events
+        return all(done[rank] and (not self._alive[rank] or done[rank] >= all_[rank]) for rank in range(self._learners))
+
+    def _go_on(self, row: int, events: Sequence[TraceEvent]) -> bool:
+        """Do the events of a row that can be done; False: none can."""
+        actor, first = self._learners + row, int(self._tables.carried[row])
+        for number in range(first, len(events)):
+            event = events[number]
+            if not self._may(actor, event):
+                return number > first
+            if event.kind is not Kind.BIDDEN:
+                self._do(self._rows[row], event)
+            publish(self._tables.carried, row, number + 1)
+        return len(events) > first
+
+    def _may(self, actor: int, event: TraceEvent) -> bool:
+        """Return True if it is the turn of an event.
+
+        Raises:
+            _LearnerGone: it never will be.
+        """
+        for other, earlier in self._turns.before(actor, event):
+            gone = other < self._learners and self._tables.done[other] and not self._alive[other]
+            if self.done(other) <= earlier:  # read after `gone`
+                if gone:
+                    raise _LearnerGone
+                return False
+        return True
+
+    def _do(self, row: Row, event: TraceEvent) -> None:
+        """Do an event to a row, without locks: it is this row's turn, and no learner's."""
+        if row.version != event.mine:
+            raise ValueError(f"row {row.rank} is at version {row.version}; recorded: {event}")
+        exchange = exchange_of(row.rank, event)
+        terms = self._terms[exchange]
+        if event.kind is Kind.SENT:
+            hold = Buffer(len(row.vector))
+            error = terms.memory(self._arena, row.rank, lambda: self._error(row, row.rank == exchange[0]))
+            mass = row.weight if terms.decay is not None else 0.0
+            encode(row, terms.fragment, terms.codec, hold, error, self._scratch)
+            self._sent[row.rank, *exchange] = _Sent(hold, event.mine, mass)
+        else:
+            self._take(row, exchange, event.peer, terms)
+
+    def _error(self, row: Row, travels: bool) -> Tensor:
+        return self._errors.setdefault((row.rank, travels), torch.zeros(len(row.vector)))
+
+    def _take(self, row: Row, exchange: tuple[int, int], peer: int, terms: ExchangeTerms) -> None:
+        """Change a row by the two rows as sent, its own and the other."""
+        mine, theirs = self._sent[row.rank, *exchange], self._sent[peer, *exchange]
+        travels, share = row.rank == exchange[0], None
+        if terms.decay is not None:
+            travelled, visited = (mine, theirs) if travels else (theirs, mine)
+            share = replace(terms, mass=travelled.mass).share(visited.mass)
+            row.fade(mine.mass, terms.decays[0 if travels else 1])
+            if (terms.asked is None) == travels:
+                row.meets(peer, share)
+        came = Buffer(len(row.vector))  # the rule changes both rows that it is given
+        came.filled(terms.fragment.size, terms.codec)[:] = theirs.hold.filled(terms.fragment.size, terms.codec)
+        rule = terms.applied(share=share)
+        row.begin()
+        untouched = row.version == mine.version
+        vectors = mine.hold, came, self._scratch, rule if travels else swapped(rule), ()
+        apply_reply(row, terms.fragment, terms.codec, *vectors, untouched)
+        row.end()
+        if travels:  # which is changed last
+            del self._sent[row.rank, *exchange], self._sent[peer, *exchange]
+
+
 log = logging.getLogger("roundelay")
 
 
 @dataclass(frozen=True)
 class RepeatedPlace:
-    """The place of a learner among those that repeat a session.
-
-    Attributes:
-        number: of the session in its script.
-        processes: of each learner.
-        here: the learners of this host, of several; None: there is one.
-        agreed: facts that its learners agree on now.
-        lost: the error for whoever waits for a learner that has left.
-        finish_deferred: see `RecordedState`.
-    """
+    """The place of a learner among those that repeat a session."""
 
     access: ArenaAccess
-    number: int
-    processes: int
-    here: tuple[int, ...] | None
-    agreed: Mapping[str, Any]
-    lost: Callable[[int], BaseException]
-    finish_deferred: Callable[[], None]
+    number: int  # of the session in its script
+    processes: int  # of each learner
+    here: tuple[int, ...] | None  # the learners of this host, of several; None: there is one
+    agreed: Mapping[str, Any]  # facts that its learners agree on now
+    lost: Callable[[int], BaseException]  # the error for a learner that waits for one that has left
+    finish_deferred: Callable[[], None]  # see `RecordedState`
 
 
 def open_record(record: str | Path | None, repeats: Path | None, place: RepeatedPlace, late: bool) -> SessionRecord:
@@ -146,7 +281,7 @@ class RepeatedEvents(Recorded):
                 raise self.differs(event, f"row {row} at version {there}")
 
     def _is_gone(self, actor: int) -> bool:
-        """Return True if an actor will do no more: a learner, or what is done to a row between hosts."""
+        """Return True if an actor will do no more: a learner, or the carrier of a row between hosts."""
         if actor < self.turns.learners:
             return not self._alive[actor]
         return not self._alive[0] or bool(self._tables.ended[0])
@@ -188,9 +323,8 @@ class RepeatedEvents(Recorded):
             return self.differs(self.next, wanted)
         self.end_carrying()
         log.warning(
-            "rank %d: its record ends here, after %d gradients, all as they are now; it was cut short.",
-            self.rank,
-            self.gradients,
+            f"rank {self.rank}: its record ends here, after {self.gradients} gradients, all as they are now; it was "
+            "cut short."
         )
         return SystemExit(0)
 
@@ -228,7 +362,7 @@ class RepeatedEvents(Recorded):
 
 
 class RepeatingBackend(ArenaBackend):
-    """The backend of a learner that repeats: what depended on timing is as recorded."""
+    """The backend of a learner that repeats: answers that depended on timing are as recorded."""
 
     def __init__(
         self, access: ArenaAccess, vectors: Vectors, means: Means, work: LearnerWork, recorded: Recorded
@@ -298,7 +432,7 @@ class Repetition(SessionRecord):
     """Notes that are repeated.
 
     Raises:
-        UserError: `folder` has no record, or that of another session; says in what they differ.
+        UserError: `folder` has no record, or that of another session; says where they differ.
     """
 
     on = repeats = True
@@ -384,7 +518,7 @@ class Repetition(SessionRecord):
                 events.difference = f"rank {self._rank}: at the end its {', '.join(other)} differ."
             if events.difference:
                 log.error("%s: %s", self._folder, events.difference)
-        if results := replay_results():
+        if results := path_in(REPLAYED):
             facts = {"gradients": events.gradients, "events": events.seen, "difference": events.difference}
             line = json.dumps({"session": self._place.number, "rank": self._rank, "closed": manner == CLOSED, **facts})
             with open(results, "ab", buffering=0) as file:

@@ -1,10 +1,10 @@
 """A learner of several processes that each have the whole module, under torch's DistributedDataParallel.
 
 Torch averages their gradients. The first process is the learner: it alone has a row, steps the optimizers, meets other
-learners and saves. The others take no step of their own: they show what the first shows,
-when it has taken a step, when it begins one at another point, and after a meeting. So a learner has one row and one
-state of its optimizers, and exchanges as much as one of a single process. The others keep the point that they show and
-torch's gradient, and nothing else of P elements.
+learners and saves. The others take no step of their own: they show the first's parameters, when it has taken a step,
+when it begins one at another point, and after a meeting. So a learner has one row and one state of its optimizers, and
+exchanges as much as one of a single process. The others keep the point that they show and torch's gradient, and nothing
+else of P elements.
 
 Legend: P trainable parameters.
 """
@@ -24,22 +24,17 @@ from roundelay.runtime.launch.world import launched_group
 
 @dataclass
 class Replicas(Group):
-    """The processes of such a learner.
-
-    Attributes:
-        wrapper: the user's, around the module.
-        begun: all have attached, and hear what the first says.
-    """
+    """The processes of such a learner."""
 
     whole: ClassVar[bool] = True
 
-    wrapper: nn.parallel.DistributedDataParallel
-    begun: bool = field(default=False, init=False)
+    wrapper: nn.parallel.DistributedDataParallel  # the user's, around the module
+    begun: bool = field(default=False, init=False)  # all have attached, and hear what the first says
     _shared: tuple[int, int] = field(default=(0, -1), init=False)
 
     def shown(self, vector: Tensor, moved: bool = True) -> bool:
-        """Write into `vector`, of any shape, what it is in the first process, if that says that it has moved; return
-        whether.
+        """Write the first process's values into `vector`, of any shape, if that says that they have moved; return True
+        if so.
 
         Raises:
             LearnerDied, TimeoutError, UserError, RuntimeError: the first has failed, and with what.
@@ -88,7 +83,7 @@ class Replicas(Group):
 
 def replicas_of(module: nn.Module) -> Replicas | None:
     """Return the processes of the learner whose whole module each has wrapped in a DistributedDataParallel; None: it is
-    no such wrapper, or is over one process, or over all that a launcher has started which knows nothing of groups.
+    no such wrapper, or is over one process, or over all processes of a launcher that knows nothing of groups.
 
     Raises:
         UserError: the processes do not follow each other.

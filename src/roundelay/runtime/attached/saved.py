@@ -1,4 +1,4 @@
-"""Copies of what is a learner's, and of what all learners share: to be saved, and to go on from.
+"""Copies of one learner's state, and of the state that all learners share: to be saved, and to go on from.
 
 Legend: P parameters, L learners.
 """
@@ -12,8 +12,8 @@ from torch import Tensor
 
 from roundelay.algorithms.gain import GradientNoise
 from roundelay.runtime.attached.entering import write
+from roundelay.runtime.attached.meetings import SaveTables
 from roundelay.runtime.attached.membership import Attendance, Membership
-from roundelay.runtime.attached.save_tables import SaveTables
 from roundelay.runtime.attached.surroundings import Surroundings
 from roundelay.runtime.gathering import Gatherings
 from roundelay.runtime.learner_state import LearnerState
@@ -35,7 +35,7 @@ class SavesSoFar:
 
 @final
 class SavedState:
-    """State of one learner that is saved. All but `note` is for when a meeting reads, and nobody writes."""
+    """State of one learner that is saved. All but `note` is for when a meeting reads, and no learner writes."""
 
     def __init__(
         self,
@@ -77,7 +77,8 @@ class SavedState:
         return found
 
     def shared(self) -> dict[str, Any]:
-        """Return a copy of what all learners share, on the learner that answers for it; nothing on the others."""
+        """Return a copy of the state that all learners share, on the learner that answers for it; nothing on the
+        others."""
         if not self._around.leads(self._members()):
             return {}
         found: dict[str, Any] = {"passes": passes.copy_of(self._arena)}
@@ -86,7 +87,7 @@ class SavedState:
         return found
 
     def load(self, state: Mapping[str, Any]) -> None:
-        """Go on from there. What is shared is loaded by the learner that answers for it."""
+        """Go on from there. The learner that answers for the shared state loads that."""
         self._me.replace(state["row"])
         for name, vector in self._me.memory.items():
             vector.copy_(state["memory"][name])
@@ -132,7 +133,7 @@ class SavedState:
         tables.whole[rank], tables.last[rank] = whole, last
 
     def noted(self) -> SavesSoFar:
-        """Return all that learners have said so."""
+        """Return a summary of all learners' notes."""
         tables, ranks = self._arena.view(SaveTables), self.ranks
         lacking = tuple(rank for rank in ranks if not tables.whole[rank])
         return SavesSoFar(int(tables.whole[ranks].min()), int(tables.last[ranks].max()), lacking)

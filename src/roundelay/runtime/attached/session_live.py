@@ -14,8 +14,7 @@ from typing import final
 
 from roundelay.core.errors import UserError
 from roundelay.core.live import ENDED_WELL, INTERRUPTED, RUN_FAILED, HostSeen
-from roundelay.runtime.attached.between_steps import BetweenSteps
-from roundelay.runtime.attached.membership import CLOSED, ENDED, FAILED, MANNERS, Attendance
+from roundelay.runtime.attached.membership import CLOSED, ENDED, FAILED, MANNERS, Attendance, BetweenSteps
 from roundelay.runtime.base import Glance, Lost, wall_clock
 from roundelay.runtime.launch.world import LIVE
 from roundelay.runtime.live import LiveFile
@@ -25,7 +24,7 @@ from roundelay.strategies.base import Strategy
 
 YET_TO_COME = "nobody has taken its place yet"
 LIVE_LOOK_SECONDS = 1.0
-"""Interval at which it is looked whether somebody was lost, or has come."""
+"""Interval between looks for learners that were lost, or have come."""
 
 
 def made_folder(given: str) -> str:

@@ -7,7 +7,7 @@
                    schedules are not equally far, for they had minibatches for different numbers of steps, or go by
                    losses of their own
 
-Of several learners that differ from the lowest each says so for itself.
+Where several learners differ from the lowest, each says so for itself.
 """
 
 import json
@@ -26,7 +26,7 @@ from roundelay.algorithms.local_update import LocalOptimizer
 from roundelay.core.errors import UserError
 from roundelay.runtime.hosts.terms import differing
 from roundelay.runtime.procs.memory.publish import publish
-from roundelay.runtime.procs.memory.tables import Floats, Integers, L, View, table
+from roundelay.runtime.procs.memory.views import Floats, Integers, L, View, table
 from roundelay.strategies.base import Strategy
 
 log = logging.getLogger("roundelay")
@@ -36,20 +36,20 @@ TEXT_WORDS = 128
 NUMBERS = 64
 """Numbers of a learner that others can read: a checksum of all, how many there are, and the first of them."""
 NAMED_SETTINGS = 3
-"""So many settings a message names."""
+"""Number of settings that a message names."""
 
 Numbers = NDArray[np.float64]
-"""(NUMBERS,)"""
+"""Settings as numbers, (NUMBERS,)."""
 
 
 @dataclass(frozen=True)
 class SettingsTables(View):
-    """Table in which each learner writes its own items, and publishes `told`; what comes after it before it goes to a
-    meeting."""
+    """Table in which each learner writes its own items. It publishes `told`; it writes the items behind that before it
+    goes to a meeting."""
 
     PUBLISHED = ("told",)
 
-    text: Integers = table(L, TEXT_WORDS)  # What a learner has attached with, packed
+    text: Integers = table(L, TEXT_WORDS)  # The settings a learner has attached with, packed
     told: Integers = table(L)  # 1: it has said so
     taken: Integers = table(L)  # Steps it has had gradients for, at its last meeting
     numbers: Floats = table(L, NUMBERS, kind=np.float64)  # Its numbers then
@@ -57,7 +57,7 @@ class SettingsTables(View):
 
 
 class SteppedByLoop(LocalOptimizer):
-    """Optimizers of somebody's loop, whose numbers the loop and its schedules change."""
+    """Optimizers of a user's loop, whose numbers the loop and its schedules change."""
 
     @property
     @abstractmethod
@@ -75,7 +75,7 @@ class SteppedByLoop(LocalOptimizer):
 
     @abstractmethod
     def under(self, numbers: Sequence[float]) -> AbstractContextManager[None]:
-        """Put these for a while in the place of the first of its own."""
+        """Put these for a while in the place of the first of the optimizers' own."""
 
 
 class KeptNumbers:
@@ -86,7 +86,7 @@ class KeptNumbers:
         self._packed: tuple[tuple[float, ...], Numbers] = (), np.zeros(NUMBERS)
 
     def packed(self) -> Numbers:
-        """Return them as they are now."""
+        """Return the numbers as they are now."""
         now = self._optimizer.numbers()
         if now != self._packed[0]:
             every, found = np.asarray(now, np.float64), np.zeros(NUMBERS)
@@ -97,10 +97,10 @@ class KeptNumbers:
 
 
 class Settings:
-    """Part of one learner in comparing them.
+    """One learner's settings, and their comparison with those of others.
 
     Args:
-        facts: what it has attached with, by readable names.
+        facts: settings it has attached with, by readable names.
     """
 
     def __init__(
@@ -137,11 +137,9 @@ class Settings:
         if found:
             self._said_rates = True
             log.warning(
-                "rank %d has attached with %s. Under %s each learner steps its own row, so that is possible; if it is "
-                "not meant, give all the same.",
-                self._rank,
-                named([(name, mine, other) for name, mine, other in found], lowest),
-                self._label,
+                f"rank {self._rank} has attached with "
+                f"{named([(name, mine, other) for name, mine, other in found], lowest)}. Under {self._label} each "
+                "learner steps its own row, so that is possible; if it is not meant, give all the same."
             )
         return True
 
@@ -164,11 +162,8 @@ class Settings:
         self._said_frozen = True
         froze, other = (self._rank, lowest) if mine[number] else (lowest, self._rank)
         log.warning(
-            "rank %d has frozen parameter %s (requires_grad_(False)) and rank %d has not: the others go on changing "
-            "it, in means and exchanges for all. Freeze the same parameters on all learners.",
-            froze,
-            names[number],
-            other,
+            f"rank {froze} has frozen parameter {names[number]} (requires_grad_(False)) and rank {other} has not: the "
+            "others go on changing it, in means and exchanges for all. Freeze the same parameters on all learners."
         )
 
     def say_rates_apart(self, living: Sequence[int]) -> None:
@@ -182,12 +177,9 @@ class Settings:
         if len(mine) and mine.tobytes() != theirs.tobytes():
             self._said_rates = True
             log.warning(
-                "rank %d has %s, both after %d steps: a schedule that goes by a learner's own loss does that. Under %s "
-                "each learner steps its own row, so that is possible; if it is not meant, give all the same.",
-                self._rank,
-                named(_pairs(self._optimizer.names, mine, theirs), lowest),
-                self.taken,
-                self._label,
+                f"rank {self._rank} has {named(_pairs(self._optimizer.names, mine, theirs), lowest)}, both after "
+                f"{self.taken} steps: a schedule that goes by a learner's own loss does that. Under {self._label} each "
+                "learner steps its own row, so that is possible; if it is not meant, give all the same."
             )
 
     def under(self, lowest: int, mine: Numbers, theirs: Numbers, had: bool) -> AbstractContextManager[None]:
@@ -211,13 +203,10 @@ class Settings:
         if had and not self._said_numbers:
             self._said_numbers = True
             log.warning(
-                "rank %d has %s in step %d. %s averages gradients and keeps one model, so from here on all update by "
-                "the numbers of the lowest rank that has a gradient. A schedule does that which goes by a learner's "
-                "own loss, or by steps where learners take different numbers of them.",
-                self._rank,
-                named(pairs, lowest),
-                self.taken,
-                self._label,
+                f"rank {self._rank} has {named(pairs, lowest)} in step {self.taken}. {self._label} averages gradients "
+                "and keeps one model, so from here on all update by the numbers of the lowest rank that has a "
+                "gradient. A schedule does that which goes by a learner's own loss, or by steps where learners take "
+                "different numbers of them."
             )
         return self._under(theirs)
 
@@ -246,7 +235,7 @@ def said(value: Any) -> str:
 
 
 def _short(value: Any) -> Any:
-    """Return of a list of names how many they are, and the first."""
+    """Return, for a list of names, their number and the first; any other value as it is."""
     if not isinstance(value, list | tuple):
         return value
     return f"{len(value)} from {value[0]} on" if value else "none"

@@ -1,7 +1,7 @@
 """Surroundings of an attached learner: the learners of its host alone, or those of several hosts.
 
 A learner reads and writes tables of its host's arena. Where there are several hosts, a process beside the learners
-(hosts/) keeps what those of other hosts would have written there up to date, and does for this host what none of its
+(hosts/) keeps the entries of learners of other hosts up to date, and does for this host the work that none of its
 learners can do: a meeting is conducted by the first host, and minibatches of a shared pass are drawn there.
 
 Legend: P parameters.
@@ -14,7 +14,6 @@ from typing import final
 
 from torch import Tensor
 
-from roundelay.runtime.attached.absent import forget_absent, let_in
 from roundelay.runtime.attached.between_hosts import (
     ALL_DEAD,
     FIRST_HOST_LOST,
@@ -25,16 +24,16 @@ from roundelay.runtime.attached.between_hosts import (
     model_to_evaluate,
     take_mean,
 )
-from roundelay.runtime.attached.membership import AT_MEETING, LET_IN, Attendance, Membership
+from roundelay.runtime.attached.membership import AT_MEETING, LET_IN, Attendance, Membership, forget_absent, let_in
 from roundelay.runtime.backend import NO_REMOTE, RemoteRows
 from roundelay.runtime.base import LearnerDied
 from roundelay.runtime.procs.coordination import passes
 from roundelay.runtime.procs.coordination.lives import breathes
 from roundelay.runtime.procs.coordination.means import Means
 from roundelay.runtime.procs.coordination.outbox import Outbox, is_here
-from roundelay.runtime.procs.memory.access import ArenaAccess
 from roundelay.runtime.procs.memory.bell import bell_of_session
 from roundelay.runtime.procs.memory.publish import publish
+from roundelay.runtime.procs.memory.vectors import ArenaAccess
 from roundelay.runtime.procs.memory.views import NONE
 from roundelay.runtime.rows import Row
 from roundelay.strategies.base import Strategy
@@ -51,8 +50,8 @@ OVER = {
 
 
 Give = Callable[[int], bool]
-"""Gives a learner, in a meeting, the state that it begins with; False: nobody receives it here, or nobody is let in at
-this meeting."""
+"""Gives a learner, in a meeting, the state that it begins with; False: no process receives it here, or no learner is
+let in at this meeting."""
 
 
 class Surroundings(ABC):
@@ -75,14 +74,14 @@ class Surroundings(ABC):
     def come_back(
         self, members: Membership, adopt: Callable[[int], None], look_outside: Callable[[], None]
     ) -> Sequence[int]:
-        """Take this learner's place in a session that runs; ranks that take part in its segment.
+        """Take this learner's place in a session that runs; return ranks that take part in its segment.
 
         Args:
             adopt: `adopt(source)` writes this learner's row, with the help of a living learner of this host.
-            look_outside: may know that somebody who is to come back too will not.
+            look_outside: raises if it knows that another that is to come back too will not.
 
         Raises:
-            LearnerDied: nobody lives any more.
+            LearnerDied: no other lives any more.
             TimeoutError: the others do not end their meeting.
         """
 
@@ -104,21 +103,22 @@ class Surroundings(ABC):
 
     @abstractmethod
     def conduct(self, number: int) -> None:
-        """Wait until the facts of all who have come to meeting `number` are here to be read."""
+        """Wait until the facts of all that have come to meeting `number` are here to be read."""
 
     @abstractmethod
     def note_present(self, members: Membership, give: Give) -> None:
-        """Say, after it has been read, who takes part in the segment that begins, if that is for this learner to say,
-        and give learners that come back their state, if that is for this learner to do."""
+        """Say, once the meeting has read, which learners take part in the segment that begins, if that is for this
+        learner to say; and give learners that come back their state, if that is for this learner to do."""
 
     @property
     def present(self) -> tuple[int, ...]:
-        """Ranks that take part in the segment that begins: those who were at the meeting, and who is let in."""
+        """Ranks that take part in the segment that begins: those that were at the meeting, and those that are let
+        in."""
         return tuple(self._arena.view(Attendance).present.nonzero()[0].tolist())
 
     @abstractmethod
     def taking_part(self, members: Membership) -> Sequence[int]:
-        """Return ranks whose state the model to evaluate is made of."""
+        """Return ranks from whose states the model to evaluate is made."""
 
     @abstractmethod
     def consensus_into(self, out: Tensor, members: Membership) -> None:
@@ -130,7 +130,7 @@ class Surroundings(ABC):
 
     @abstractmethod
     def leads(self, members: Membership) -> bool:
-        """Return True if this learner answers for what all share: the centre, and passes over data."""
+        """Return True if this learner answers for the shared state: the centre, and passes over data."""
 
     def centre_row(self) -> Row:
         """Return the row of the centre, for the learner that answers for it."""
@@ -225,7 +225,7 @@ class SeveralHosts(Surroundings):
 
     Args:
         here: ranks of this one.
-        wake: path of the pipe that wakes what carries this learner's exchanges.
+        wake: path of the pipe that wakes the carrier of this learner's exchanges.
     """
 
     def __init__(
@@ -243,7 +243,7 @@ class SeveralHosts(Surroundings):
     def come_back(
         self, members: Membership, adopt: Callable[[int], None], look_outside: Callable[[], None]
     ) -> Sequence[int]:
-        """Wait until the first host lets it in. What a host that was lost begins with has come from there already."""
+        """Wait until the first host lets it in. If its host was lost, the first rows have come from there already."""
         between, rank, attendance = self._between, self._rank, self._arena.view(Attendance)
         between.process[rank] = os.getpid()
         if self._goes_on:
@@ -274,6 +274,9 @@ class SeveralHosts(Surroundings):
     def check(self) -> None:
         if over := int(self._between.over[0]):
             raise LearnerDied(self._here[0] if over == ALL_DEAD else 0, OVER[over])
+        elsewhere = next(rank for rank in range(self._arena.layout.learners) if rank not in self._here)
+        if not breathes(self._arena, elsewhere):  # that process holds the lives of all of them
+            raise LearnerDied(elsewhere, "the process that speaks for this host to the others has ended")
 
     def conduct(self, number: int) -> None:
         self._patience.until(
@@ -283,8 +286,8 @@ class SeveralHosts(Surroundings):
         )
 
     def note_present(self, members: Membership, give: Give) -> None:
-        """Say nothing: the first host has said it. Whom it has let in are given their state, if that is received on
-        this host: by them, or by its process for those of a host on which nobody lives."""
+        """Say nothing: the first host has said it. Give learners that it has let in their state, if that is received on
+        this host: by them, or by its process for learners of a host on which no other lives."""
         if self._rank == min(rank for rank in self.taking_part(members) if rank in self._here):
             for rank in members.entering:
                 give(rank)

@@ -1,12 +1,13 @@
 """Turns of learners that repeat a recorded session: the events of others that an event comes after.
 
-Versions order the events: whoever meets a row at a version comes after the one that brought it there, and whoever
-writes it also after all who have read it at that version. The learners are processes, so each says in shared memory how
-many of its events are done, and an event waits for the numbers of others.
+Versions order the events: an event that meets a row at a version comes after the one that brought it there, and one
+that writes it also after all that have read it at that version. The learners are processes, so each says in shared
+memory how many of its events are done, and an event waits for the numbers of others.
 
-Where the session was one of several hosts, what exchanges between them did to a row has turns of its own, beside those
-of the row's learner: it is an actor as the learners are, numbered behind them (`row_of`). An exchange begins after its
-learner has asked for it; the row that is visited is sent after the row that travels, and changed before it.
+Where the session was one of several hosts, the changes of a row by exchanges between them have turns of their own,
+beside those of the row's learner: they are an actor as the learners are, numbered behind them (`row_of`). An exchange
+begins after its learner has asked for it; the row that is visited is sent after the row that travels, and changed
+before it.
 
 Legend: L learners, R rows.
 """
@@ -20,7 +21,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from roundelay.core.errors import UserError
-from roundelay.runtime.procs.memory.tables import Integers, L, R, View, table
+from roundelay.runtime.procs.memory.views import Integers, L, R, View, table
 from roundelay.runtime.replay.stage import met_rows
 from roundelay.runtime.trace import (
     ACCESS,
@@ -40,12 +41,12 @@ SPAN = 1 << 40
 
 @dataclass(frozen=True)
 class TurnTables(View):
-    """Each learner publishes its own item; `carried` is what one of them repeats for all. Zeros where nothing is
+    """Each learner publishes its own item; one of them publishes `carried`, for all. Zeros where nothing is
     repeated."""
 
     PUBLISHED = ("done", "carried", "ended")
 
-    done: Integers = table(L)  # Events that a learner has done, but for what it has drawn from shared passes
+    done: Integers = table(L)  # Events that a learner has done, without its draws from shared passes
     carried: Integers = table(R)  # Events of exchanges between hosts, by row
     ended: Integers = table(1)  # 1: no more of these will be done
 
@@ -109,7 +110,7 @@ class Turns:
         return [place for place in [*found, *self._exchange_before(row, event)] if place[0] != actor]
 
     def _exchange_before(self, row: int, event: TraceEvent) -> list[tuple[int, int]]:
-        """Return what comes before an event in its exchange between hosts."""
+        """Return the events that come before an event in its exchange between hosts."""
         if event.kind is Kind.BIDDEN:
             at = self._asked.get((event.peer, event.mine))
             return [] if at is None else [(event.peer, at)]

@@ -1,15 +1,14 @@
 """Votes: facts beside the weight of a gradient that a mean is taken of.
 
-    given      of which of the module's parameters there was a gradient. A parameter of which nobody had one has none
+    given      the module's parameters that had a gradient. A parameter that had one on no learner has none
                in the mean, as it has none in one process: the optimizer leaves it alone, weight decay included
     skip       this learner's gradient overflowed (torch.amp.GradScaler): all skip the update, as one process would
     changed    a fingerprint of parameters that its loop changed by hand since the last step, or 0
     numbers    of its optimizers, as they are for this step (settings.py)
 
-A learner writes these before it takes part in the mean of a round, the others read them when the mean is complete, and
-they know that it has: what learners of other hosts have said comes by another way than the mean. A
-mean that is begun in one round may be used in the next, while somebody else already writes for the one after that: so
-there are four slots, used in turn.
+A learner writes these before it takes part in the mean of a round, the others read them when the mean is complete and
+these are written too: votes from other hosts come by another way than the mean. A mean that is begun in one round may
+be used in the next, while another learner already writes for the one after that: so there are four slots, used in turn.
 """
 
 from collections.abc import Sequence
@@ -22,7 +21,7 @@ from numpy.typing import NDArray
 from roundelay.runtime.attached.settings import NUMBERS, Numbers
 from roundelay.runtime.procs.memory.arena import Arena
 from roundelay.runtime.procs.memory.publish import publish
-from roundelay.runtime.procs.memory.tables import Floats, Integers, L, View, table
+from roundelay.runtime.procs.memory.views import Floats, Integers, L, View, table
 
 VOTE_SLOTS = 4
 
@@ -45,13 +44,13 @@ class VoteTables(View):
 
     given: Integers = table(VOTE_SLOTS, L, lambda of: max(1, -(-of.tensors // 64)))  # A bit for each parameter tensor
     skip: Integers = table(VOTE_SLOTS, L)  # 1: its gradient overflowed
-    changed: Integers = table(VOTE_SLOTS, L)  # A fingerprint of what its loop changed, or 0
+    changed: Integers = table(VOTE_SLOTS, L)  # A fingerprint of its loop's changes, or 0
     numbers: Floats = table(VOTE_SLOTS, L, NUMBERS, kind=np.float64)  # Those of its optimizers
     cast: Integers = table(L)  # The last round of this segment that a learner has voted in
 
 
 def cast(arena: Arena, rank: int, round_: int, vote: Vote, numbers: Numbers) -> None:
-    """Say it, before taking part in the mean."""
+    """Write this learner's vote of a round, before it takes part in the mean."""
     slot, tables = round_ % VOTE_SLOTS, arena.view(VoteTables)
     words = tables.given[slot, rank]
     words[:] = _packed(vote.given, len(words))
@@ -62,7 +61,7 @@ def cast(arena: Arena, rank: int, round_: int, vote: Vote, numbers: Numbers) -> 
 
 @lru_cache(maxsize=64)  # most steps give the same
 def _packed(given: tuple[bool, ...], words: int) -> NDArray[np.int64]:
-    """Return a bit each, in so many words."""
+    """Return a bit for each parameter, in so many words."""
     found = np.zeros(words, np.int64)
     packed = np.packbits(np.asarray(given, dtype=bool))
     found.view(np.uint8)[: len(packed)] = packed
@@ -70,14 +69,14 @@ def _packed(given: tuple[bool, ...], words: int) -> NDArray[np.int64]:
 
 
 def missing(arena: Arena, ranks: Sequence[int], round_: int) -> list[int]:
-    """Return those of `ranks` who have not voted in that round yet, as far as this host has heard."""
+    """Return those of `ranks` that have not voted in that round yet, as far as this host has heard."""
     cast_ = arena.view(VoteTables).cast
     return [rank for rank in ranks if cast_[rank] < round_]
 
 
 def count(arena: Arena, ranks: Sequence[int], round_: int, tensors: int) -> Vote:
-    """Return the vote of all `ranks`, once the mean of that round is complete: `given` by anybody, `skip` by anybody.
-    `changed` is 0 here; see `changes`."""
+    """Return the vote of all `ranks`, once the mean of that round is complete: `given` by any of them, `skip` by any of
+    them. `changed` is 0 here; see `changes`."""
     slot, among, tables = round_ % VOTE_SLOTS, list(ranks), arena.view(VoteTables)
     words = np.bitwise_or.reduce(tables.given[slot][among], axis=0)
     return Vote(_unpacked(words.tobytes(), tensors), bool(tables.skip[slot][among].any()))
@@ -89,7 +88,7 @@ def _unpacked(words: bytes, tensors: int) -> tuple[bool, ...]:
 
 
 def changes(arena: Arena, ranks: Sequence[int], round_: int) -> dict[int, int]:
-    """Return `changed` by rank, of those who had a gradient; none where nobody has changed anything."""
+    """Return `changed` by rank, of those that had a gradient; empty where none has changed anything."""
     slot, tables = round_ % VOTE_SLOTS, arena.view(VoteTables)
     if not tables.changed[slot].any():
         return {}
@@ -98,7 +97,7 @@ def changes(arena: Arena, ranks: Sequence[int], round_: int) -> dict[int, int]:
 
 
 def lowest(arena: Arena, ranks: Sequence[int], round_: int) -> int | None:
-    """Return the lowest of those who had a gradient; None: nobody had."""
+    """Return the lowest of the ranks that had a gradient; None: none had."""
     slot, tables = round_ % VOTE_SLOTS, arena.view(VoteTables)
     return next((rank for rank in ranks if tables.given[slot, rank].any()), None)
 

@@ -1,31 +1,263 @@
-"""`roundelay doctor`: where the hosts are found that are meant, who asks whom, and the report as a table.
+"""`roundelay doctor`: the search for the hosts to examine, the order of visits, and the report as a table.
 
 Either this host is told where the others let it visit (`--hosts`), or all were started alike by `torchrun` or anything
 else that sets its variables: then one process of each host tells the host of rank 0 where it listens, and that one
 visits them all. They meet where the hosts of a run would: at MASTER_ADDR and MASTER_PORT, or where the launcher's store
 says.
+
+Between hosts: each lets the others visit, over the links that a run uses, and measures the way to them.
+
+A host that is examined answers messages of this file. The asker has proved that it knows the secret. It also passes
+connections on to hosts that cannot be reached otherwise, as the hosts of a run do (transport/relay.py).
 """
 
 import dataclasses
 import secrets
 import socket
+import statistics
+import threading
+import time
 from collections import Counter
 from collections.abc import Callable, Sequence
+from dataclasses import dataclass
 from pathlib import Path
+from queue import Empty, SimpleQueue
 
 from roundelay.core.cores import cores
 from roundelay.core.errors import UserError
 from roundelay.runtime.base import wall_clock
 from roundelay.runtime.doctor.findings import DoctorReport, Finding, Verdict, Way, differences, judge
-from roundelay.runtime.doctor.host import Asked, examine
-from roundelay.runtime.doctor.visits import Arrive, Visited, VisitServer, arrive, ask_for_way, let_leave, visit
-from roundelay.runtime.hosts.transport.relay import BehindRelay
-from roundelay.runtime.hosts.transport.wire import USUAL_LINKS, LinkError
+from roundelay.runtime.doctor.host import Asked, examine, versions
+from roundelay.runtime.hosts.transport.heartbeat import Router
+from roundelay.runtime.hosts.transport.listener import Listener
+from roundelay.runtime.hosts.transport.relay import BehindRelay, Relay
+from roundelay.runtime.hosts.transport.wire import RELAY, USUAL_LINKS, Link, LinkError, LinkOptions
+from roundelay.runtime.hosts.transport.wire import Address as ListensAt
 from roundelay.runtime.launch.rendezvous import Rendezvous
 from roundelay.runtime.launch.world import HostPlace, World, launched, read_by_hand, read_place, secret_file
+from roundelay.runtime.messages import Address, Dialect, M, Message
+
+VISIT = "visit"
+HELLO = {"what": VISIT}
+"""Said by every visitor."""
+ECHOES, ECHO_SECONDS = 50, 1.5
+SMALLEST, LARGEST, ENOUGH_SECONDS = 1 << 18, 1 << 26, 0.4
+"""Bytes sent at once: four times as many until sending takes long enough to be measured."""
+AGAIN = 2
+"""Repetitions of the largest; the fastest counts."""
+
+
+class Echo(Message):
+    """An echo is to come back, with the clock of the other host."""
+
+    now: float = 0.0
+
+
+class Take(Message):
+    """Bytes beside the message, which are thrown away."""
+
+
+class Examine(Message):
+    """The host is to send its findings about itself."""
+
+
+class FindingsSaid(Message, kind="found"):
+    """The answer to that."""
+
+    name: str
+    findings: tuple[Finding, ...]
+    versions: dict[str, str]
+
+
+class Measure(Message):
+    """The way to another host is to be measured."""
+
+    origin: str
+    target: str
+    address: Address
+
+
+class WayMeasured(Message, kind="measured"):
+    """The answer to that."""
+
+    way: Way
+
+
+class Arrive(Message):
+    """A host is there, and may be visited; ranks of its learners."""
+
+    ranks: tuple[int, ...]
+    address: Address
+
+
+class Leave(Message):
+    """The host need answer no more visits."""
+
+
+class Noted(Message, kind="heard"):
+    """The host has done the request."""
+
+
+ASKED = Dialect(Echo, Take, Examine, Measure, Arrive, Leave)
+ANSWERED = Dialect(Echo, FindingsSaid, WayMeasured, Noted)
+
+
+@dataclass(frozen=True)
+class Visited:
+    """Facts that one host says of itself."""
+
+    name: str
+    address: tuple[str, int]
+    findings: list[Finding]
+    versions: dict[str, str]
+
+
+class VisitServer:
+    """A server by which other hosts examine this one, until it is closed or told to `leave`.
+
+    Args:
+        at: address at which it listens.
+    """
+
+    def __init__(self, at: ListensAt | BehindRelay, secret: bytes, asked: Asked, patience: float) -> None:
+        listener = Listener(at, secret, {"name": socket.gethostname()}, patience)
+        self.address, self.rejected = listener.address, listener.rejected
+        self._asked, self._secret, self._patience = asked, secret, patience
+        self._left = threading.Event()
+        self._arrivals: SimpleQueue[Arrive] = SimpleQueue()
+        self._router = Router(listener, (VISIT, RELAY), patience)
+        Relay(self._router, patience)
+        self._router.give(VISIT, self._attend)
+
+    def wait(self, seconds: float) -> bool:
+        """Wait until it is said to be over; return False if that was not in time."""
+        return self._left.wait(seconds)
+
+    def arrival(self, seconds: float) -> Arrive | None:
+        """Return the next host that says it is there; None if none does in time."""
+        try:
+            return self._arrivals.get(timeout=max(0.0, seconds))
+        except Empty:
+            return None
+
+    def close(self) -> None:
+        """Close: no more visitors."""
+        self._router.close()
+
+    def _attend(self, link: Link) -> None:
+        threading.Thread(target=self._serve, args=(link,), daemon=True, name="doctor's visitor").start()
+
+    def _serve(self, link: Link) -> None:
+        link.largest = LARGEST
+        try:
+            while True:
+                match message := link.hear(ASKED, None):
+                    case Echo():
+                        link.say(Echo(time.time()), [message.payload])
+                    case Examine():
+                        link.say(FindingsSaid(socket.gethostname(), tuple(examine(self._asked)), versions()))
+                    case Measure(origin, target, address):
+                        link.say(WayMeasured(measure(origin, target, address, self._secret, self._patience)))
+                    case Arrive():
+                        self._arrivals.put(message)
+                        link.say(Noted())
+                    case _:
+                        link.say(Noted())
+                        if isinstance(message, Leave):
+                            self._left.set()
+        except LinkError:
+            link.close()
+        except Exception as error:  # any message of a visitor ends its own visit at most
+            link.blame(f"said what makes no sense ({error!r})")
+
+
+def _answer(link: Link, kind: type[M], seconds: float) -> M:
+    """Return the answer to the last message.
+
+    Raises:
+        LinkError: there is none, or it is another.
+    """
+    found = link.hear(ANSWERED, seconds)
+    if not isinstance(found, kind):
+        raise link.blame(f"answers with {found.kind!r}")
+    return found
+
+
+def visit(address: tuple[str, int], secret: bytes, patience: float) -> Visited:
+    """Ask a host for its findings about itself.
+
+    Raises:
+        LinkError: it cannot be reached, is a stranger, or sends nonsense.
+    """
+    with Link.connect(address, secret, HELLO, patience) as link:
+        link.say(Examine())
+        found = _answer(link, FindingsSaid, patience + 60)  # importing torch may take long
+        return Visited(found.name, address, list(found.findings), found.versions)
+
+
+def ask_for_way(origin: Visited, target: Visited, secret: bytes, patience: float) -> Way:
+    """Let `origin` measure the way to `target`."""
+    where = f"{target.address[0]}:{target.address[1]}"
+    try:
+        with Link.connect(origin.address, secret, HELLO, patience) as link:
+            link.say(Measure(origin.name, target.name, target.address))
+            return _answer(link, WayMeasured, 3 * patience + 30).way
+    except LinkError as error:
+        return Way(origin.name, target.name, where, problem=f"{origin.name} no longer answers: {error}")
+
+
+def _tell(address: tuple[str, int], secret: bytes, patience: float, message: Message) -> None:
+    """Tell a host that this one is there, or that it is over.
+
+    Raises:
+        LinkError: it cannot be reached, or is gone already.
+    """
+    with Link.connect(address, secret, HELLO, patience) as link:
+        link.say(message)
+        _answer(link, Noted, patience)
+
+
+def _send(link: Link, size: int, patience: float) -> float:
+    """Return seconds until the other end has so many bytes, and says so."""
+    payload, begun = bytes(size), time.monotonic()
+    link.say(Take(), [payload])
+    _answer(link, Noted, patience)
+    return time.monotonic() - begun
+
+
+def measure(origin: str, target: str, address: tuple[str, int], secret: bytes, patience: float) -> Way:
+    """Return the way from here to a host that lets others visit."""
+    where = f"{address[0]}:{address[1]}"
+    try:
+        link = Link.connect(address, secret, HELLO, patience, LinkOptions(largest=LARGEST))
+    except LinkError as error:
+        return Way(origin, target, where, problem=f"cannot be reached: {error}")
+    try:
+        times: list[float] = []
+        clocks: list[float] = []
+        begun = time.monotonic()
+        while len(times) < ECHOES and (not times or time.monotonic() - begun < ECHO_SECONDS):
+            asked, here = time.monotonic(), time.time()
+            link.say(Echo(), [b"x"])
+            there = _answer(link, Echo, patience).now
+            times.append(time.monotonic() - asked)
+            clocks.append(there - (here + times[-1] / 2))
+        latency = statistics.median(times)
+        size, taken = SMALLEST, _send(link, SMALLEST, patience)
+        while taken < ENOUGH_SECONDS and size < LARGEST:
+            size *= 4
+            taken = _send(link, size, patience)
+        taken = min(taken, *(_send(link, size, patience) for _ in range(AGAIN)))  # hosts are busy at times
+        speed = size / 1e6 / max(taken - latency, 1e-6)
+        offset = clocks[times.index(min(times))]  # of the fastest answer: known best
+        return Way(origin, target, where, round(1e3 * latency, 4), round(speed, 3), round(offset, 6))
+    except LinkError as error:
+        return Way(origin, target, where, problem=f"broke off: {error}")
+    finally:
+        link.close()
+
 
 Say = Callable[[str], None]
-Address = tuple[str, int]
 WHERE = "doctor"
 PATIENCE, LISTENING_PATIENCE = 30.0, 600.0
 
@@ -50,7 +282,7 @@ def consult(
         return _by_hand(hosts or (), listen, asked, patience, say)
     try:
         place = read_place(listen)
-    except UserError as error:  # that is what a doctor is for
+    except UserError as error:  # finding it is a doctor's work
         report = alone(asked, name)
         report.hosts[name].insert(0, Finding("launch", Verdict.BAD, str(error), "Mend it, and ask again."))
         return report
@@ -95,7 +327,7 @@ def _several(asked: Asked, place: HostPlace, learners: int | None) -> Asked:
 def _by_hand(
     hosts: Sequence[str], listen: str | None, asked: Asked, patience: float | None, say: Callable[[str], None]
 ) -> DoctorReport | None:
-    """Do what options tell: wait for a visit, or visit those who do."""
+    """Do as options say: wait for a visit, or visit the hosts that wait."""
     here, others, secret, relay = read_by_hand(listen, hosts)
     asked = Asked(
         asked.learners, asked.parameters, asked.folder, here[0], "", max(2, 1 + len(others)), True, secret_file()
@@ -104,7 +336,7 @@ def _by_hand(
     if others:
         return go_round(at, others, secret, asked, patience or PATIENCE)
     if not wait_for_visit(at, secret, asked, patience or LISTENING_PATIENCE, say):
-        raise UserError(f"nobody came within {patience or LISTENING_PATIENCE:.0f} s.")
+        raise UserError(f"no other host came within {patience or LISTENING_PATIENCE:.0f} s.")
     return None
 
 
@@ -126,7 +358,7 @@ def alone(asked: Asked, name: str) -> DoctorReport:
 
 
 def wait_for_visit(at: Address | BehindRelay, secret: bytes, asked: Asked, patience: float, say: Say) -> bool:
-    """Let others visit; False if nobody said in time that it is over."""
+    """Let others visit; False if no visitor said in time that it is over."""
     server = _server(at, secret, asked, patience)
     try:
         say(f"listening at {server.address[0]}:{server.address[1]}")
@@ -138,7 +370,7 @@ def wait_for_visit(at: Address | BehindRelay, secret: bytes, asked: Asked, patie
 def go_round(
     at: Address | BehindRelay, others: Sequence[Address], secret: bytes, asked: Asked, patience: float
 ) -> DoctorReport:
-    """Visit the `others`, who listen already, and let every host measure the way to every other."""
+    """Visit the `others`, which listen already, and let every host measure the way to every other."""
     server = _server(at, secret, asked, patience)
     try:
         return _go_round([server.address, *others], secret, asked, patience, [])
@@ -167,7 +399,7 @@ def meet(
             _arrive(world, ranks, server, secret, patience)
             say(f"rank {ranks[0]}: at the host of rank 0; its report is there")
             if not server.wait(4 * patience + 120):
-                raise UserError(f"rank {ranks[0]}: the host of rank 0 did not come to this one. See what it says.")
+                raise UserError(f"rank {ranks[0]}: the host of rank 0 did not come to this one. See its output.")
             return None
         if world.hosted:
             Rendezvous(world, patience).say(WHERE, dict(zip(("host", "port"), server.address, strict=True)))
@@ -187,7 +419,7 @@ def _arrive(world: World, ranks: Sequence[int], server: VisitServer, secret: byt
     """Tell the host of rank 0 where this one listens."""
     address = _first_address(world, patience)
     try:
-        arrive(address, Arrive(tuple(ranks), server.address), secret, patience)
+        _tell(address, secret, patience, Arrive(tuple(ranks), server.address))
     except LinkError as error:
         raise UserError(
             f"rank {ranks[0]}: cannot reach the host of rank 0 at {address[0]}:{address[1]}: {error}. Is the doctor "
@@ -214,12 +446,9 @@ def _go_round(
     for origin in visited:
         ways += [ask_for_way(origin, target, secret, patience) for target in visited if target is not origin]
     behind = [host for host in visited if "@" in host.address[0]]
-    for host in [
-        *behind,
-        *(host for host in visited if host not in behind),
-    ]:  # relays last
+    for host in sorted(visited, key=lambda host: host not in behind):  # relays last
         try:
-            let_leave(host.address, secret, patience)
+            _tell(host.address, secret, patience, Leave())
         except LinkError as error:
             between.append(Finding(host.name, Verdict.NOTE, f"was gone before it was told to go: {error}"))
     for host in behind:

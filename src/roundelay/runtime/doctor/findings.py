@@ -19,12 +19,12 @@ class Verdict(Enum):
 
 @dataclass(frozen=True)
 class Finding:
-    """One thing that was looked at."""
+    """Result of one check of a host."""
 
     about: str  # "locks"
     verdict: Verdict
     found: str
-    change: str = ""  # what to do; empty where it is good
+    change: str = ""  # advice; empty where it is good
 
     def to_json(self) -> dict[str, Any]:
         """Return a plain mapping."""
@@ -50,11 +50,11 @@ class Way:
 
 @dataclass(frozen=True)
 class DoctorReport:
-    """All hosts, and all ways between them."""
+    """Findings of all hosts, and measurements between each two."""
 
     hosts: dict[str, list[Finding]]
     ways: list[Way]
-    between: list[Finding]  # what the ways, and differences between hosts, mean
+    between: list[Finding]  # about the ways, and differences between hosts
 
     @property
     def well(self) -> bool:
@@ -93,8 +93,8 @@ def judge(ways: Iterable[Way], parameters: int) -> list[Finding]:
         found = f"{way.latency_ms:.2f} ms there and back, {way.megabytes_s:,.1f} MB/s: the model in {seconds:.2f} s"
         if seconds > ROW_MAY_TAKE_S:
             change = (
-                "Choose adpsgd, whose exchanges are cut and coded by what the link bears, or a strategy that seldom "
-                "talks (diloco, bmuf)."
+                "Choose adpsgd, whose exchanges are cut and coded to fit the link, or a strategy that seldom "
+                "exchanges (diloco, bmuf)."
             )
             findings.append(Finding(about, Verdict.NOTE, found, change))
         else:

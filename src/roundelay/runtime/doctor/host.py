@@ -17,9 +17,8 @@ from importlib import metadata
 from pathlib import Path
 from secrets import token_hex
 
-from roundelay.core.cores import quota
+from roundelay.core.cores import available_bytes, quota
 from roundelay.core.errors import UserError
-from roundelay.core.memory import available_bytes
 from roundelay.runtime.doctor.findings import Finding, Verdict
 from roundelay.runtime.launch.local_rendezvous import peer_user
 from roundelay.runtime.procs.memory.locks import FLOCK
@@ -33,7 +32,7 @@ FILES_FOR_A_LEARNER, FILES_FOR_ALL = 16, 128
 
 @dataclass(frozen=True)
 class Asked:
-    """The work that the host is to be fit for."""
+    """The run that a host is examined for."""
 
     learners: int = 1  # on this host
     parameters: int = 12_500_000
@@ -52,14 +51,14 @@ def examine(asked: Asked) -> list[Finding]:
     for look in (*here, interfaces, ports, secrets, scripts, gpus):
         try:
             findings += list(look(asked))
-        except OSError as error:  # what it needs to look with is missing
+        except OSError as error:  # a file or tool it looks with is missing
             about = look.__name__.replace("_", " ")
             findings.append(Finding(about, NOTE, f"could not be looked at: {error}", "Look at it by hand."))
     return findings
 
 
 def versions() -> dict[str, str]:
-    """Return versions of what must be the same on all hosts."""
+    """Return versions that must be the same on all hosts."""
     found = {"Python": ".".join(map(str, sys.version_info[:2]))}
     for package in ("roundelay", "torch", "numpy"):
         try:
@@ -108,7 +107,7 @@ def cores(asked: Asked) -> Iterator[Finding]:
 
 def memory(asked: Asked) -> Iterator[Finding]:
     """Check that there is memory for all rows."""
-    need = asked.learners * (VECTORS * 4 * asked.parameters + 400e6)  # and what torch itself takes
+    need = asked.learners * (VECTORS * 4 * asked.parameters + 400e6)  # and the memory of torch itself
     have = available_bytes()
     text = f"{have / 2**30:.1f} GiB free, about {need / 2**30:.1f} needed"
     if need > have:
@@ -186,7 +185,7 @@ def locks(_: Asked) -> Iterator[Finding]:
         yield Finding("locks", BAD, "two holders at once have the same lock", "Use another kernel; this one lies.")
     else:
         slow = each > 50e-6
-        change = "Look for what watches system calls here (a sandbox, a tracer)." if slow else ""
+        change = "Look for a sandbox or tracer that watches system calls here." if slow else ""
         text = f"open-file-description locks exclude, and go with their holder; {1e6 * each:.1f} us each"
         yield Finding("locks", NOTE if slow else GOOD, text, change)
 
@@ -313,8 +312,8 @@ def secrets(asked: Asked) -> Iterator[Finding]:
 
 def scripts(_: Asked) -> Iterator[Finding]:
     """Check the needs of `roundelay.attach`, whose learners find each other without a parent: Unix sockets without a
-    file, which carry descriptors and say whose process is at the other end; descriptors of processes, by which the
-    process that speaks to other hosts sees learners end."""
+    file, which carry descriptors and name the owner of the process at the other end; descriptors of processes, by which
+    the process that speaks to other hosts sees learners end."""
     name = "\0roundelay-doctor-" + token_hex(8)
     try:
         with socket.socket(socket.AF_UNIX) as listener, socket.socket(socket.AF_UNIX) as asker:
@@ -341,7 +340,7 @@ def scripts(_: Asked) -> Iterator[Finding]:
 
 def gpus(asked: Asked) -> Iterator[Finding]:
     """Find CUDA and NCCL, where there is a GPU."""
-    import torch  # noqa: PLC0415  seconds, which nobody who only imports this needs
+    import torch  # noqa: PLC0415  takes seconds, and only this check needs it
     import torch.distributed  # noqa: PLC0415
 
     there = sorted(Path("/dev").glob("nvidia[0-9]*"))
@@ -368,10 +367,18 @@ def gpus(asked: Asked) -> Iterator[Finding]:
     share = -(-asked.learners // count) * VECTORS * 4 * asked.parameters
     if min(free) < share:
         text = f"{min(free) / 2**30:.1f} GiB free on the fullest, about {share / 2**30:.1f} needed"
-        yield Finding("GPU memory", BAD, text, "Start fewer learners, or end what else runs there (nvidia-smi).")
+        yield Finding("GPU memory", BAD, text, "Start fewer learners, or end other programs there (nvidia-smi).")
+    if asked.learners > count and not os.path.exists(os.path.join(mps_folder(), "control")):
+        text = f"{asked.learners} learners share {count}, without MPS: a GPU runs one process at a time"
+        yield Finding("GPU sharing", NOTE, text, "nvidia-cuda-mps-control -d")
 
 
-# What looks look with -------------------------------------------------------------------------------------------------
+def mps_folder() -> str:
+    """Return the folder in which NVIDIA's multi-process service is met, if it runs."""
+    return os.environ.get("CUDA_MPS_PIPE_DIRECTORY", "/tmp/nvidia-mps")
+
+
+# Means of the checks --------------------------------------------------------------------------------------------------
 
 
 def addresses() -> list[tuple[str, str]]:

@@ -1,13 +1,13 @@
 """Means over learners of several hosts, and mixes of neighbours on several hosts. A few threads of each host's own
 process do it: learners never touch the network.
 
-Means of everybody go between hosts in one of several ways (mean_transports/): along the chain of hosts, in rank order,
-unless the run says otherwise. A thread of each host takes part in one after the other.
+Means of all learners go between hosts in one of several ways (mean_transports/): along the chain of hosts, in rank
+order, unless the run says otherwise. A thread of each host takes part in one after the other.
 
 For a mix each host sends the vectors that learners of another host read, into mirrors of its mailboxes, and says how
-far its own learners have read (`acked_seq`). That is what one learner waits for on the other's behalf (means.py), so a
-mailbox that is written here is free there. Vectors travel in the form that their learner's effect asks for (`codec`);
-its mailbox has them as they arrive, so that coding them for the way changes nothing.
+far its own learners have read (`acked_seq`). A learner waits for that on the reader's behalf (means.py), so a mailbox
+that is written here is free there. Vectors travel in the form that their learner's effect asks for (`codec`); its
+mailbox has them as they arrive, so that coding them for the way changes nothing.
 
 Legend: P parameters, L learners.
 """
@@ -20,16 +20,22 @@ from typing import Any, final
 
 import torch
 
-from roundelay.algorithms.codecs import FORMS, codec_of
+from roundelay.algorithms.codecs import codec_of, form_names
 from roundelay.core.codec import FP32, Codec
 from roundelay.runtime.hosts.mean_transports.agreement import CommunicatorAgreement
-from roundelay.runtime.hosts.mean_transports.base import LocalShare, MeanTransport
-from roundelay.runtime.hosts.mean_transports.chain import ChainTransport
-from roundelay.runtime.hosts.mean_transports.forms import as_bytes, decode, encoded
+from roundelay.runtime.hosts.mean_transports.base import (
+    LISTEN_SECONDS,
+    LocalShare,
+    MeansPart,
+    MeanTransport,
+    PartOver,
+    as_bytes,
+    decode,
+    encoded,
+)
+from roundelay.runtime.hosts.mean_transports.chain import ChainTransport, LivingChainTransport, OpenChain
 from roundelay.runtime.hosts.mean_transports.group import GroupOptions, GroupTransport
-from roundelay.runtime.hosts.mean_transports.living_chain import LivingChainTransport, OpenChain
 from roundelay.runtime.hosts.mean_transports.messages import Contribution, MixAnnounced, OfPart, Read, dialect
-from roundelay.runtime.hosts.mean_transports.part import LISTEN_SECONDS, MeansPart, PartOver
 from roundelay.runtime.hosts.transport.wire import Link, LinkError
 from roundelay.runtime.messages import InvalidMessage
 from roundelay.runtime.procs.coordination.means import Means
@@ -42,27 +48,19 @@ from roundelay.runtime.procs.memory.views import HostMeanSequences
 @final
 @dataclass(frozen=True)
 class MeanLinks:
-    """Links by which hosts take means and mixes; nothing else is sent over them.
+    """Links by which hosts take means and mixes; nothing else is sent over them."""
 
-    Attributes:
-        hosts: the ranks of each host, in rank order.
-        host: number of this one.
-        chain: by host, links to the one before and the one after this.
-        mix_links: by host, links to all others, for mixes.
-        open_chain: makes other links for a chain, where learners go on without hosts that are lost; else None.
-        leader: number of the host that leads, as far as is known.
-    """
-
-    hosts: Sequence[Sequence[int]]
-    host: int
-    chain: Mapping[int, Link]
-    mix_links: Mapping[int, Link]
+    hosts: Sequence[Sequence[int]]  # the ranks of each host, in rank order
+    host: int  # number of this one
+    chain: Mapping[int, Link]  # by host, links to the one before and the one after this
+    mix_links: Mapping[int, Link]  # by host, links to all others, for mixes
+    # makes other links for a chain, where learners go on without hosts that are lost; else None.
     open_chain: OpenChain | None = None
-    leader: Callable[[], int] = lambda: 0
+    leader: Callable[[], int] = lambda: 0  # number of the host that leads, as far as is known
 
 
 class HostMeans:
-    """This host's share of what all learners do together, for one part of a segment.
+    """This host's share of means and mixes of all learners, for one part of a segment.
 
     Args:
         part: a number that no other part of the run has.
@@ -90,7 +88,8 @@ class HostMeans:
         self._ended = self._part.ended
         self._sequences, self._between = arena.sequences, arena.view(HostMeanSequences)
         self._between.begin_part()
-        self._goes_on, self._transport = links.open_chain is not None, self._chosen(links, codec, group, seconds)
+        self._goes_on: Callable[[], None] | None = None  # where all learners here have died
+        self._transport = self._chosen(links, codec, group, seconds)
         self._threads = [self._thread("of everybody", self._take_means)]
         self._threads += [self._thread(name, work) for name, work in self._transport.threads().items()]
         if mix_links:
@@ -106,6 +105,7 @@ class HostMeans:
             return ChainTransport(self._part, len(links.hosts), before, after, parameters, codec)
         waits = seconds if group is None else group.seconds
         agreement = CommunicatorAgreement(self._part, host, links.mix_links, self._lives, waits, links.leader)
+        self._goes_on = None if links.open_chain is None else agreement.make_for_others
         if group is not None:
             return GroupTransport(agreement, host, parameters, group)
         assert links.open_chain is not None
@@ -117,7 +117,7 @@ class HostMeans:
             thread.start()
 
     def stop(self) -> None:
-        """End, after this host's learners have ended: what they have published is still sent."""
+        """End, after this host's learners have ended: vectors that they have published are still sent."""
         self._ended.set()
         self._bell.ring()
         for thread in self._threads:
@@ -150,7 +150,7 @@ class HostMeans:
     # Mixes of neighbours ----------------------------------------------------------------------------------------------
 
     def _forward_contributions(self) -> None:
-        """Forward local vectors to the hosts that read them, and acknowledge what local learners have read."""
+        """Forward local vectors to the hosts that read them, and acknowledge those that local learners have read."""
         sent, acked, forwarded = self._sequences.sent_seq, self._sequences.acked_seq, self._between.forwarded_seq
         told = dict.fromkeys(self._here, 0)
         while True:
@@ -186,7 +186,7 @@ class HostMeans:
         if not hosts:
             return
         codec = codec_of(
-            [*FORMS][self._between.codec[parity, rank]], self._between.codec_numbers[parity, rank].tolist()
+            form_names()[self._between.codec[parity, rank]], self._between.codec_numbers[parity, rank].tolist()
         )
         elements = int(self._between.elements[parity, rank])
         vector = self._arena.vector(Means.SOURCES[sequences.source[parity, rank]], rank)[:elements]
@@ -197,7 +197,7 @@ class HostMeans:
             self._tell(host, Contribution(part), [as_bytes(carried)])
 
     def _listen(self, other: int, link: Link) -> None:
-        """Take what another host says over its link for mixes."""
+        """Take messages of another host over its link for mixes."""
         try:
             self._receive_contributions(other, link)
         except LinkError:

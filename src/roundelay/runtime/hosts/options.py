@@ -19,7 +19,7 @@ AUTO: Literal["auto"] = "auto"
 class HostOptions:
     """Part of the section `training` of a recipe, and of the terms between hosts.
 
-    docs/options.md says what each is.
+    docs/options.md explains each.
 
     Raises:
         UserError: a value that cannot be; names the option.
@@ -27,9 +27,9 @@ class HostOptions:
 
     host_patience: Positive = 10.0
     """Several hosts, seconds of silence after which a host counts as dead."""
-    wire: str = one_of((AUTO, *CODECS), AUTO)
+    wire: str = one_of(CODECS, AUTO)
     """Several hosts, codec of rows and gradients on the network where the strategy says none; auto sends rows that no
-    learner waits for as the link bears, and all else in fp32."""
+    learner waits for by the speed of the link, and all else in fp32."""
     fragments: Count | Literal["auto"] = AUTO
     """Several hosts, an exchange carries one of so many parts of the row, in turn; auto for as many as make it short on
     the link where no learner waits, else 1."""
@@ -81,13 +81,10 @@ class HostOptions:
 @final
 @dataclass(frozen=True, kw_only=True)
 class SessionHostOptions(HostOptions):
-    """The same of a session of attached learners.
+    """The same of a session of attached learners."""
 
-    Args:
-        silence: of a host that nobody can ask whether it lives: a majority decides whether to go on without it, or it
-            counts as dead, which is for those to say who know that their network is not cut in two.
-    """
-
+    # of a host that gives no answer, so that no other knows whether it lives: a majority decides whether to go on
+    # without it, or it counts as dead, for users that know that their network is not cut in two.
     silence: Literal["majority", "dead"] = "majority"
 
 

@@ -1,10 +1,10 @@
-"""Terms that all hosts of a run have in common, and what each says of itself when it comes.
+"""Terms that all hosts of a run have in common, and the hello of each when it comes.
 
 Legend: P parameters.
 """
 
 import zlib
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, fields
 from itertools import zip_longest
 from typing import Annotated, Any, Literal, Self
@@ -25,7 +25,7 @@ CONTROL, CHAIN, MIX, EXCHANGE = ROLES = ("control", "chain", "mix", "exchange")
 
 
 NO_SESSION = -1
-"""Number in the place of a session's, of a link that only asks who is there."""
+"""Number in the place of a session's, of a link that only asks for the host's hello."""
 
 
 class Hello(Message):
@@ -33,7 +33,7 @@ class Hello(Message):
 
     @property
     def said(self) -> dict[str, Any]:
-        """For the handshake."""
+        """The words as JSON, for the handshake."""
         return {"what": self.kind, **self.header}
 
     @classmethod
@@ -50,93 +50,61 @@ class Hello(Message):
 
 
 class HostHello(Hello, kind="host"):
-    """A host that listens.
+    """A host that listens."""
 
-    Attributes:
-        first: its lowest rank.
-        life: tells its process from a later one.
-        leader: of a session: number of the session, how many led before, rank, life and address.
-    """
-
-    first: int
-    life: str = ""
+    first: int  # its lowest rank
+    life: str = ""  # tells its process from a later one
+    # of a session: number of the session, how many led before, rank, life and address.
     leader: tuple[int, int, int, str, Address] | None = None
+    ended: Annotated[int, Range(NO_SESSION)] = NO_SESSION  # number of the last session that it has left
 
 
 class JoinHello(Hello, kind=CONTROL):
-    """A host that comes to the one that coordinates.
+    """A host that comes to the one that coordinates."""
 
-    Attributes:
-        ranks: its lowest rank, and how many it has.
-        agreement: what must be the same on all hosts.
-        stays: it has taken part before, under another that led.
-    """
-
-    ranks: tuple[int, int]
+    ranks: tuple[int, int]  # its lowest rank, and how many it has
     learners: int
-    agreement: dict[str, Any]
+    agreement: dict[str, Any]  # what must be the same on all hosts
     address: Address
     life: str = ""
     session: Annotated[int, Range(NO_SESSION)] = 0
-    stays: bool = False
+    stays: bool = False  # it has taken part before, under another that led
 
 
 class PeerHello(Hello):
-    """A host that comes for means or mixes.
+    """A host that comes for means or mixes."""
 
-    Attributes:
-        what: CHAIN or MIX.
-        number: of a chain in the place of the first, as `ChainEnds` has it.
-        again: it has come back, and waits to hear that the link is in its place.
-    """
-
-    what: str
+    what: str  # CHAIN or MIX
     host: int
-    number: tuple[int, int] | None = None
-    again: bool = False
+    number: tuple[int, int] | None = None  # of a chain in the place of the first, as `ChainEnds` has it
+    again: bool = False  # it has come back, and waits to hear that the link is in its place
 
 
 class ExchangeHello(Hello, kind=EXCHANGE):
-    """A learner of another host that comes for exchanges.
-
-    Attributes:
-        life: tells its process from a later one.
-        requests: the link is for requests to lower ranks.
-    """
+    """A learner of another host that comes for exchanges."""
 
     host: Rank
     rank: Rank
-    life: str = ""
-    requests: bool = False
+    life: str = ""  # tells its process from a later one
+    requests: bool = False  # the link is for requests to lower ranks
 
 
 def identity(rank: int) -> dict[str, Any]:
-    """Return a host's identity, told to whoever connects: its lowest rank. Whoever connects looks for just that
-    host."""
+    """Return a host's identity, its lowest rank: told to every connector, which looks for just that host."""
     return {"what": "host", "first": rank}
 
 
 @dataclass(frozen=True, kw_only=True)
 class HostTerms(HostOptions):
-    """Terms on which hosts deal with each other.
+    """Terms on which hosts deal with each other."""
 
-    Args:
-        patience_seconds: how long learners wait for each other, and hosts for others to start.
-        on_death: what the death of a learner means; under a synchronous strategy that of a host, too.
-        agreement: what must be the same on all hosts, plain values.
-        agreed: a word for all of it: the recipe of a run, or the script that attaches.
-        threads: torch threads of each learner; None: a fair share of the cores.
-        on_gpus: learners of all hosts compute on GPUs.
-        silence: as `SessionHostOptions` has it.
-    """
-
-    patience_seconds: float = 300.0
-    on_death: OnDeath = "replace"
-    agreement: Mapping[str, Any] = field(default_factory=dict)
-    agreed: str = "recipe"
-    threads: int | None = None
-    on_gpus: bool = False
-    silence: Literal["majority", "dead"] = "majority"
+    patience_seconds: float = 300.0  # how long learners wait for each other, and hosts for others to start
+    on_death: OnDeath = "replace"  # what the death of a learner means; under a synchronous strategy that of a host, too
+    agreement: Mapping[str, Any] = field(default_factory=dict)  # what must be the same on all hosts, plain values
+    agreed: str = "recipe"  # a word for all of it: the recipe of a run, or the script that attaches
+    threads: int | None = None  # torch threads of each learner; None: a fair share of the cores
+    on_gpus: bool = False  # learners of all hosts compute on GPUs
+    silence: Literal["majority", "dead"] = "majority"  # as `SessionHostOptions` has it
 
     @classmethod
     def of(cls, options: HostOptions, **others: Any) -> "HostTerms":
@@ -148,7 +116,7 @@ def check_hosts(strategy: Strategy, on_death: str, record: bool) -> None:
     """Check that this can be trained on several hosts.
 
     Raises:
-        UserError: no; says why, and what can.
+        UserError: no; says why, and names some that can.
     """
     check_may_travel(strategy)
     label = strategy.label
@@ -189,7 +157,7 @@ NOTHING_MORE: Mapping[HostOption, object] = {"wire": "fp32", "fragments": 1, "me
 
 
 def check_options(strategy: Strategy, options: HostOptions) -> None:
-    """Do the options between hosts that are given have an effect?
+    """Check that the options between hosts that are given have an effect.
 
     Raises:
         UserError: one has none under this strategy; says under which it has.
@@ -210,7 +178,7 @@ def check_may_be_recorded(strategy: Strategy, options: HostOptions, on_gpus: boo
     """Check that a session on several hosts can be recorded, to be repeated on one.
 
     Raises:
-        UserError: no; says why, and what can.
+        UserError: no; says why, and names some that can.
     """
     synchronous, centre = strategy.traits.synchronous, strategy.traits.model == "centre"
     if centre or (strategy.memory and not synchronous):
@@ -256,7 +224,7 @@ def check_may_join(strategy: Strategy, place: HostPlace) -> None:
 
 def fingerprint(row: Tensor) -> int:
     """Return the fingerprint of a starting point (P,): equal on two hosts if they begin with the same weights."""
-    return zlib.crc32(row.numpy().tobytes())
+    return zlib.crc32(row.cpu().numpy().tobytes())
 
 
 def differing(ours: Any, theirs: Any, where: str = "") -> list[tuple[str, Any, Any]]:
@@ -271,6 +239,6 @@ def differing(ours: Any, theirs: Any, where: str = "") -> list[tuple[str, Any, A
     return [] if ours == theirs else [(where, ours, theirs)]
 
 
-def differences(ours: Any, theirs: Any) -> list[str]:
-    """Return the differences of two plain values, in words."""
-    return [f"{where} is {one!r} here and {other!r} there" for where, one, other in differing(ours, theirs)]
+def host_of(ranks: Sequence[int]) -> str:
+    """Return what the host of learners `ranks` is called, on any host."""
+    return f"the host of learner{'s' * (len(ranks) > 1)} {', '.join(map(str, ranks))}"

@@ -1,11 +1,11 @@
-"""Rendezvous of the learners of one host that somebody else has started: a Unix socket, at the start only.
+"""Rendezvous of the learners of one host that a launcher has started: a Unix socket, at the start only.
 
 Learners that share memory run on one host, so none of them needs to listen on a network. The first of them, rank 0
 where there is one host, listens at an abstract Unix socket (no file is left behind) until all have attached; the others
-connect, say who they are, and are given its facts and a descriptor of the arena. The name of the socket is derived from
-what only the learners of a job have in common: the key that `roundelay launch` gives them, or the address and port of
-`torchrun`, and the run's secret where there is one. The kernel says whose process is at the other end, and only
-processes of the same user are believed. Nobody opens a path because somebody else said so.
+connect, say their ranks, and are given its facts and a descriptor of the arena. The name of the socket is derived from
+facts that only the learners of a job have in common: the key that `roundelay launch` gives them, or the address and
+port of `torchrun`, and the run's secret where there is one. The kernel names the user of the process at the other end,
+and only processes of the same user are believed. No learner opens a path that another has named.
 
 A message is its length in 8 bytes, and JSON.
 """
@@ -22,8 +22,8 @@ from types import TracebackType
 from typing import Any, Self
 
 from roundelay.core.errors import UserError
-from roundelay.core.parsing import parse_json
-from roundelay.runtime.launch.world import World
+from roundelay.core.files import parse_json
+from roundelay.runtime.launch.world import HostPlace, World
 
 SOCKET_LOOK_SECONDS = 0.02
 MESSAGE_BYTES = 1 << 20
@@ -40,7 +40,7 @@ Fact = dict[str, Any]
 
 
 class SessionRuns(Exception):
-    """The session runs already, and somebody listens to those who come back to it."""
+    """The session runs already, and a learner of it listens for those that come back."""
 
     def __init__(self, connection: socket.socket) -> None:
         super().__init__("the session runs already")
@@ -54,8 +54,8 @@ class LocalRendezvous:
         number: of the session; learners attach in the same order everywhere.
 
     Raises:
-        UserError: from every method, when somebody does not come within the patience, or ends before; names who waits,
-            for whom, and where.
+        UserError: from every method, when a learner does not come within the patience, or ends before; names the one
+            that waits, those it waits for, and the place.
     """
 
     def __init__(self, world: World, number: int, patience_seconds: float) -> None:
@@ -65,7 +65,7 @@ class LocalRendezvous:
         self._connections: dict[int, socket.socket] = {}
 
     def collect(self) -> list[Fact]:
-        """Return, for the first, what the other learners say when they have come, by rank."""
+        """Return, for the first, the facts of the other learners, by rank, when they have come."""
         facts: dict[int, Fact] = {}
         if not self._others:
             return []
@@ -115,7 +115,7 @@ class LocalRendezvous:
             raise self._ended(rank) from error
 
     def enter(self, fact: Fact) -> tuple[Fact, int]:
-        """Say, as one of the others, who this is; return the first one's facts, and a descriptor."""
+        """Tell the first learner this one's rank and facts; return the first one's facts, and a descriptor."""
         first = self._first
         deadline = time.monotonic() + self._seconds * (1 if self._world.place is None else 2)  # it waits for others
         connection = self._connections[first] = self._connect(deadline)
@@ -138,8 +138,9 @@ class LocalRendezvous:
         return answer, descriptors[0]
 
     def come_back(self, running: SessionRuns, fact: Fact) -> tuple[Fact, int]:
-        """Say to a session that runs who comes back; its facts, and a descriptor. A learner that closes the meeting
-        point, since it has not heard yet that this one is dead, opens it again when it has: then it is asked again."""
+        """Tell a session that runs the rank that comes back; return its facts, and a descriptor. A learner that closes
+        the meeting point, since it has not heard yet that this one is dead, opens it again when it has: then it is
+        asked again."""
         deadline = time.monotonic() + self._seconds
         while True:
             with running.connection as connection:
@@ -187,7 +188,7 @@ class LocalRendezvous:
             connection = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
             try:
                 connection.connect(self._name)
-            except OSError:  # nobody listens yet
+            except OSError:  # no learner listens yet
                 connection.close()
                 self._look(deadline, "nobody answered")
                 time.sleep(SOCKET_LOOK_SECONDS)
@@ -209,7 +210,7 @@ class LocalRendezvous:
             raise self._nobody(f"{otherwise} within {self._seconds:.0f} s")
 
     def check(self) -> None:
-        """Check that no learner has ended who has connected, or should."""
+        """Check that no learner has ended that has connected, or should."""
         self._check_launcher()
         for rank, connection in list(self._connections.items()):
             if select.select([connection], [], [], 0)[0]:
@@ -228,7 +229,7 @@ class LocalRendezvous:
 
     def _ended(self, rank: int) -> UserError:
         self._check_launcher()
-        return UserError(f"rank {self._world.rank}: learner {rank} ended before all had attached; see what it says.")
+        return UserError(f"rank {self._world.rank}: learner {rank} ended before all had attached; see its output.")
 
     @property
     def _where(self) -> str:
@@ -329,3 +330,78 @@ def peer_user(connection: socket.socket) -> int:
     """Return the user of the process that listened, or connected, at the other end, as the kernel knows it."""
     raw = connection.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, CREDENTIALS.size)
     return int(CREDENTIALS.unpack(raw)[1])
+
+
+def _leader_name(place: HostPlace) -> str:
+    run = hashlib.blake2b(place.job, digest_size=16).hexdigest() if place.job else f"{place.address}-{place.port}"
+    return f"\0roundelay-{os.geteuid()}-{run}-{place.ranks[0]}"
+
+
+class LocalLeader:
+    """Held by the process with local rank 0, which leads all learners of its host: the launcher's other processes there
+    wait for its end, and end with its status."""
+
+    def __init__(self, place: HostPlace) -> None:
+        self._socket = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) if len(place.ranks) > 1 else None
+        self._waiting: list[socket.socket] = []
+        if self._socket is not None:
+            try:
+                self._socket.bind(_leader_name(place))
+            except OSError as error:
+                self._socket.close()
+                raise UserError(
+                    f"rank {place.ranks[0]}: another run on this host has the same MASTER_ADDR and MASTER_PORT "
+                    f"({place.address}:{place.port}). Wait for its end, or choose another MASTER_PORT."
+                ) from error
+            self._socket.listen(len(place.ranks))
+
+    @property
+    def waiting(self) -> int:
+        """Number of processes that wait, as far as is known."""
+        return len(self._waiting)
+
+    def look(self) -> None:
+        """Look for processes that have come."""
+        if self._socket is not None:
+            self._socket.setblocking(False)
+            with suppress(OSError):
+                while True:
+                    self._waiting.append(self._socket.accept()[0])
+
+    def release(self, status: int) -> None:
+        """Tell the others how this ended. A killed process tells them too: by saying nothing."""
+        self.look()
+        for waiting in self._waiting:
+            with suppress(OSError):
+                waiting.sendall(bytes([status & 255]))
+            waiting.close()
+        if self._socket is not None:
+            self._socket.close()
+
+
+def wait_for_leader(place: HostPlace, patience: float = 300.0) -> int:
+    """Wait for the end of this host's local rank 0, which leads the learner of this rank too; return its exit status.
+
+    Raises:
+        UserError: it does not begin within `patience` seconds.
+    """
+    deadline = time.monotonic() + patience
+    while True:
+        with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as waiting:
+            try:
+                waiting.connect(_leader_name(place))
+            except OSError:
+                if time.monotonic() > deadline:
+                    rank = place.ranks[place.local_rank]
+                    raise UserError(
+                        f"rank {rank}: rank {place.ranks[0]}, which is to lead the learners of this host, did not "
+                        f"start within {patience:.0f} s."
+                    ) from None
+                time.sleep(0.1)
+                continue
+            if (user := peer_user(waiting)) != os.geteuid():
+                raise UserError(
+                    f"a process of user {user} has taken the name by which the learners of this host meet: choose "
+                    "another MASTER_PORT."
+                )
+            return (waiting.recv(1) or b"\1")[0]

@@ -2,7 +2,7 @@
 
 The launcher reads the standard output and standard error of every learner and writes whole lines to its own. Nothing
 here blocks on a learner, and nothing is decoded: a line is bytes up to a newline. A learner is made to wait only when
-whoever reads the launcher's output does not keep up.
+the reader of the launcher's output does not keep up.
 """
 
 import os
@@ -16,7 +16,7 @@ LONGEST_LINE = 1 << 16
 PENDING_BYTES = 1 << 20
 """So much may wait to be written before learners have to."""
 DRAIN_BYTES = 1 << 22
-"""So much is read of what a learner left behind, which is more than a pipe holds unless somebody else goes on."""
+"""So much is read of the output a learner left behind: more than a pipe holds unless another process writes on."""
 BAR_SECONDS = 10.0
 """Interval at which a line is shown that is written anew again and again, as progress bars are; and when it ends."""
 LAST_SECONDS = 2.0
@@ -26,7 +26,7 @@ Show = Callable[[bytes], None]
 
 
 class Outlet:
-    """One of this process's own streams."""
+    """Standard output or error of the launcher, written without waiting for its reader."""
 
     def __init__(self, descriptor: int) -> None:
         self.descriptor, self.broken = descriptor, False
@@ -40,19 +40,19 @@ class Outlet:
         return len(self._pending)
 
     def put(self, line: bytes) -> None:
-        """Put what is to be written."""
+        """Put a line behind those that wait to be written."""
         if not self.broken:
             self._pending += line
 
     def pump(self) -> None:
-        """Write what can be written without waiting: where there is room for as much as PIPE_BUF, a write of that much
-        does not block."""
+        """Write as much as can be written without waiting: where there is room for as much as PIPE_BUF, a write of that
+        much does not block."""
         while self._pending and self._watch.poll(0):
             try:
                 written = os.write(self.descriptor, self._pending[: select.PIPE_BUF])
             except BlockingIOError:
                 return
-            except OSError:  # whoever read it has gone, or the disk is full
+            except OSError:  # its reader has gone, or the disk is full
                 self.broken = True
                 self._pending.clear()
                 return
@@ -73,8 +73,8 @@ class LineBuffer:
 
     def __init__(self, show: Show) -> None:
         self._show = show
-        self._rest = bytearray()  # of a line whose end has not come
-        self._over = b""  # what stood there before the last carriage return
+        self._rest = bytearray()  # of a line without its end
+        self._over = b""  # the line before the last carriage return
         self._news, self._next = False, 0.0  # is that to be shown, and when
 
     def take(self, data: bytes, now: float) -> None:
@@ -98,13 +98,13 @@ class LineBuffer:
         self.look(now)
 
     def look(self, now: float) -> None:
-        """Look whether it is time to show what is being written over."""
+        """Look whether it is time to show a line that is being written over."""
         if self._news and now >= self._next:
             self._show(self._over)
             self._news, self._next = False, now + BAR_SECONDS
 
     def end(self) -> None:
-        """End: show what there is of a last line."""
+        """End: show the last line, as far as it has come."""
         if self._rest or self._news:
             self._end_line()
 
@@ -118,7 +118,7 @@ class LineBuffer:
 
 class Interruptions:
     """Makes one line of each traceback of a KeyboardInterrupt, once `on` is set: Ctrl-C is no fault, and a traceback
-    from each learner would hide what they said."""
+    from each learner would hide their messages."""
 
     def __init__(self, show: Show) -> None:
         self.on, self._show = False, show
@@ -141,7 +141,7 @@ class Interruptions:
         self.end()
 
     def end(self) -> None:
-        """Show what is held back."""
+        """Show the lines that are held back."""
         for line in self._traceback:
             self._show(line)
         self._traceback = []
@@ -196,7 +196,7 @@ class Output:
             streams[1].interruptions.on = True
 
     def wait(self, seconds: float) -> None:
-        """Pass on what is there, or wait for it so long."""
+        """Pass on output that is there, or wait for it so long."""
         watch = select.poll()
         reading = [stream for stream in self._open() if stream.outlet.pending < PENDING_BYTES]
         for stream in reading:
@@ -229,13 +229,13 @@ class Output:
             stream.end()
 
     def flush(self, seconds: float) -> bool:
-        """Write all that waits to be written, so long at most. Was it all?"""
+        """Write all that waits to be written, so long at most; return True if that was all."""
         for outlet in set(self._outlets):
             outlet.flush(seconds)
         return not any(outlet.pending for outlet in self._outlets)
 
     def finish(self) -> None:
-        """Listen a little to processes that learners may have left behind, all of whom have ended, and read no more."""
+        """Listen a little to processes that learners, all ended, may have left behind, and read no more."""
         deadline = time.monotonic() + LAST_SECONDS
         while self._open() and (left := deadline - time.monotonic()) > 0:
             self.wait(min(left, 0.1))
@@ -247,7 +247,7 @@ class Output:
         return [stream for streams in self._streams.values() for stream in streams if stream.source >= 0]
 
     def _close(self, stream: _Stream) -> None:
-        """Close it; the kernel tells whoever still writes there."""
+        """Close it; the kernel tells processes that still write there."""
         if stream.source >= 0:
             stream.end()
             os.close(stream.source)

@@ -1,8 +1,8 @@
 """Rendezvous of hosts that `torchrun` has started: the store that its agent holds, at the start only.
 
 The store is torch.distributed's. Its agent listens on a network and lets anybody read and write, so every fact carries
-a keyed hash (HMAC-SHA256) over the secret of the run, the name of the fact, and where it is said; what has none, or a
-wrong one, is refused. What is said is JSON.
+a keyed hash (HMAC-SHA256) over the secret of the run, the name of the fact, and the place where it is said; a fact with
+none, or a wrong one, is refused. Facts are JSON.
 """
 
 import hashlib
@@ -28,14 +28,14 @@ DIGITS = 2 * hashlib.sha256().digest_size
 
 
 class Rendezvous:
-    """The meeting point of hosts. Asking again for what was said before gives the same answer.
+    """The meeting point of hosts. Asking again for a fact gives the same answer.
 
     Args:
         world: with the run's secret.
 
     Raises:
-        UserError: from every method, when nobody comes within the patience; names who waits, for whom, and where. Also
-            when what the store holds was not written by a host of this run.
+        UserError: from every method, when no host comes within the patience; names the one that waits, those it waits
+            for, and the place. Also when a fact in the store was not written by a host of this run.
     """
 
     def __init__(self, world: World, patience_seconds: float) -> None:
@@ -50,7 +50,7 @@ class Rendezvous:
         self._store.set(what, self._proof(what, text) + text)
 
     def hear(self, what: str, whom: int = 0) -> dict[str, Any]:
-        """Wait for what rank `whom` says."""
+        """Wait for a fact of rank `whom`."""
         try:
             _wait(self._world, self._seconds, lambda: bool(self._store.check([what])), f"rank {whom} said nothing")
             raw = self._store.get(what)
@@ -98,7 +98,7 @@ def _wait(world: World, seconds: float, ready: Callable[[], bool], otherwise: st
 
 @cache  # one store for all that is said in a process
 def _store(world: World, seconds: float) -> Store:
-    # torch waits too, but fills the terminal with what it waits for
+    # torch waits too, but fills the terminal with messages meanwhile
     _wait(world, seconds, lambda: _answers(world), "nobody answered")
     try:
         store = TCPStore(

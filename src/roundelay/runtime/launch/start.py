@@ -29,9 +29,9 @@ ENDING = {signal.SIGINT, signal.SIGTERM, signal.SIGHUP, signal.SIGQUIT}
 ENDING_SECONDS = 10.0
 """Seconds that learners may take to end after the launcher was told to."""
 WATCH_SECONDS = 0.05
-"""Interval at which the launcher looks who has ended."""
+"""Interval at which the launcher looks for processes that have ended."""
 FLUSH_SECONDS = 1.0
-"""Seconds that a message of the launcher's own waits for what learners have printed before."""
+"""Seconds that a message of the launcher's own waits for earlier output of learners."""
 
 
 HIDDEN = (
@@ -53,25 +53,17 @@ HIDDEN_PREFIX = "TORCHELASTIC_"
 
 @dataclass(frozen=True)
 class Endings:
-    """Rules for learners that end or are to end.
+    """Number of restarts, and seconds that a learner may take to end."""
 
-    Attributes:
-        restarts: of learners that fail, as many in all are started again, each under its rank.
-        seconds: learners may take to end after the launcher was told to; then they are killed.
-    """
-
-    restarts: int = 0
-    seconds: float = ENDING_SECONDS
+    restarts: int = 0  # of learners that fail, as many in all are started again, each under its rank
+    seconds: float = ENDING_SECONDS  # learners may take to end after the launcher was told to; then they are killed
 
 
 @dataclass(frozen=True)
 class TorchNames:
-    """Processes of which RANK, WORLD_SIZE and the like speak, as torch reads them.
+    """Processes of which RANK, WORLD_SIZE and the like speak, as torch reads them."""
 
-    Attributes:
-        group: those of each learner, so many; one that fails ends the others. 0: the learners, as under `torchrun`.
-    """
-
+    # those of each learner, so many; one that fails ends the others. 0: the learners, as under `torchrun`.
     group: int = 0
 
 
@@ -88,13 +80,13 @@ def launch(
     """Run `command` as so many learners on this host, and wait for all of them.
 
     Where the environment says that this is one of several hosts (`read_place`), learners of all of them train together.
-    A Python script is run by this Python; `say` is told who failed. A learner that ends does not end the others; their
+    A Python script is run by this Python; `say` is told of failures. A learner that ends does not end the others; their
     strategy says whether they can go on. Signals are passed on to all, each in a process group of its own.
 
     Args:
         module: the command is a Python module and its arguments, as for `python -m`.
         torch_names: RANK, WORLD_SIZE and the other variables of `torchrun` are set as well as ours; None: they are not.
-        prefix: pass on what learners print in whole lines, with ranks; else they have this process's output themselves.
+        prefix: pass on learners' output in whole lines, with ranks; else they have this process's output themselves.
         endings: rules for learners that end or are to end.
 
     Returns:
@@ -128,7 +120,7 @@ def launch(
             started.start(rank)
         return _wait(started, told, ended, output, say, endings.seconds)
     finally:
-        _kill(started.processes)  # whatever went wrong, nobody stays behind
+        _kill(started.processes)  # after any error, no process stays behind
         if output is not None:
             output.finish()
             _write_all(output, told)
@@ -139,15 +131,10 @@ def launch(
 
 @dataclass(frozen=True)
 class Groups:
-    """Processes of learners.
+    """Ranks of the learners of this host, and the processes of each."""
 
-    Attributes:
-        size: of each learner; 0: one, which is alone.
-        ranks: of the learners of this host.
-    """
-
-    size: int
-    ranks: Sequence[int]
+    size: int  # of each learner; 0: one, which is alone
+    ranks: Sequence[int]  # of the learners of this host
 
     @property
     def processes(self) -> int:
@@ -194,7 +181,7 @@ class _Started:
         self._left, self._groups = restarts, groups
         self.processes: list[subprocess.Popen[bytes]] = []
         self.running: dict[str, subprocess.Popen[bytes]] = {}
-        """By name; whoever sees the end of one takes it out."""
+        """By name; the code that sees the end of one takes it out."""
         self._failed: dict[int, int] = {}  # status of the first process of a learner that failed
 
     def start(self, rank: int) -> None:
@@ -219,7 +206,7 @@ class _Started:
         return None if others else (rank, self._failed.pop(rank, 0))
 
     def again(self, rank: int) -> str:
-        """Start a learner again that has failed, if it may be; in words, that it was, or nothing."""
+        """Start a learner again that has failed, if any may be; return words that say so, or none."""
         if not self._left:
             return ""
         self._left -= 1
@@ -275,8 +262,8 @@ def _share_of_hosts(learners: int, say: Callable[[str], None]) -> tuple[Sequence
     """Return ranks of the learners of this host, their number on all hosts, and variables that say where hosts meet.
 
     Hosts are several only where the environment says both where they meet and how many learners are here, or has a
-    secret for hosts of one learner each. Other variables may be what another launcher has left behind: they mean
-    nothing, and `say` is told so where they could have meant several hosts.
+    secret for hosts of one learner each. Other variables may be left over from another launcher: they mean nothing, and
+    `say` is told so where they could have meant several hosts.
 
     Raises:
         UserError: there are none, or the environment says that another number of them is here.
@@ -291,7 +278,7 @@ def _share_of_hosts(learners: int, say: Callable[[str], None]) -> tuple[Sequence
             f"set. If this is one of several hosts, set LOCAL_RANK=0 and LOCAL_WORLD_SIZE={learners} too, RANK to the "
             "first learner of this host and WORLD_SIZE to all learners; else unset WORLD_SIZE."
         )
-    if place is None or place.alone:  # one host, whatever launcher has started this one
+    if place is None or place.alone:  # one host, under any launcher
         return range(learners), learners, {}
     if len(place.ranks) != learners or place.local_rank:
         raise UserError(

@@ -1,6 +1,6 @@
 """SIGTERM is noted, not obeyed at once: the loop of a learner ends between two steps.
 
-Only where nobody else has a handler, and only in the main thread, where Python allows one. A second SIGTERM ends the
+Only where no other code has a handler, and only in the main thread, where Python allows one. A second SIGTERM ends the
 process at once, unless it follows so soon that it is the same one: a cluster's scheduler sends it to all processes of a
 job, the launcher among them, which passes it on. Forked children (those of a data loader, say) inherit the handler, and
 are ended by it.
@@ -19,56 +19,50 @@ SAME_SECONDS = 5.0
 """A second SIGTERM within this time is the first one, passed on."""
 
 
-class _TerminationRequest:
+class TerminationRequest:
     """One for all sessions of the process."""
 
     listeners = 0
-    asked = False
+    asked = False  # to end
     asked_at = 0.0
     process = 0
 
 
-_bell = _TerminationRequest()
+request = TerminationRequest()
 
 
 def listen() -> None:
     """Listen: from now on SIGTERM is noted. To be undone by `ignore`, as often."""
-    _bell.listeners += 1
-    if _bell.listeners == 1:
-        _bell.asked, _bell.process = False, 0
+    request.listeners += 1
+    if request.listeners == 1:
+        request.asked, request.process = False, 0
     mine = threading.current_thread() is threading.main_thread()
     if mine and signal.getsignal(signal.SIGTERM) is signal.SIG_DFL:
-        _bell.process = os.getpid()
+        request.process = os.getpid()
         signal.signal(signal.SIGTERM, _note)
 
 
 def ignore() -> None:
-    """Ignore with one listener fewer; with the last, SIGTERM means again what it meant before."""
-    _bell.listeners = max(0, _bell.listeners - 1)
-    if not _bell.listeners and signal.getsignal(signal.SIGTERM) is _note:
+    """Ignore with one listener fewer; after the last, SIGTERM has its old handler again."""
+    request.listeners = max(0, request.listeners - 1)
+    if not request.listeners and signal.getsignal(signal.SIGTERM) is _note:
         if threading.current_thread() is threading.main_thread():
             signal.signal(signal.SIGTERM, signal.SIG_DFL)
-        _bell.process = 0
+        request.process = 0
 
 
-def asked() -> bool:
-    """Return True if this process has been asked to end."""
-    return _bell.asked
-
-
-def asked_too() -> bool:
-    """Return the same, when another learner has just ended because it was: the signal that a launcher sends to all may
-    still be on its way."""
+def await_signal() -> None:
+    """Wait a little, after another learner has ended on request: the signal that a launcher sends to all may still be
+    on its way here."""
     deadline = time.monotonic() + SIGNAL_SECONDS
-    while _bell.process and not _bell.asked and time.monotonic() < deadline:
+    while request.process and not request.asked and time.monotonic() < deadline:
         time.sleep(0.01)
-    return _bell.asked
 
 
 def _note(number: int, frame: FrameType | None) -> None:
-    again = _bell.asked and time.monotonic() > _bell.asked_at + SAME_SECONDS
-    if again or os.getpid() != _bell.process:
+    again = request.asked and time.monotonic() > request.asked_at + SAME_SECONDS
+    if again or os.getpid() != request.process:
         signal.signal(signal.SIGTERM, signal.SIG_DFL)
         os.kill(os.getpid(), signal.SIGTERM)
-    if not _bell.asked:
-        _bell.asked, _bell.asked_at = True, time.monotonic()
+    if not request.asked:
+        request.asked, request.asked_at = True, time.monotonic()

@@ -1,4 +1,4 @@
-"""Learners and hosts as the environment describes them, where somebody else starts them.
+"""Learners and hosts as the environment describes them, where a launcher starts them.
 
 This is the only place that reads the environment for it. There are two sets of names for the same variables: those of
 `torchrun` (RANK, WORLD_SIZE, ...), and the same with ROUNDELAY_ before them, which `roundelay launch` sets and which
@@ -27,7 +27,7 @@ from roundelay.runtime.launch.addresses import (
 OURS = "ROUNDELAY_"
 """Stands before our names of the variables."""
 ENDED_VARIABLE = "ROUNDELAY_ENDED"
-"""Names a file in which the launcher notes learners that have ended, so that nobody waits for them at the start."""
+"""Names a file in which the launcher notes learners that have ended, so that no other waits for them at the start."""
 ENDED_NAME = "roundelay-ended"
 ENDED_BYTES = 1 << 20
 PLACES = "ROUNDELAY_PLACES"
@@ -41,7 +41,7 @@ LISTEN = "ROUNDELAY_LISTEN"
 REPLAY = "ROUNDELAY_REPLAY"
 """Names a record that a script's sessions are to repeat."""
 REPLAYED = "ROUNDELAY_REPLAYED"
-"""Names a file in which learners that repeat a record say what has come of it."""
+"""Names a file in which learners that repeat a record write the results."""
 STRAGGLERS = "ROUNDELAY_STRAGGLERS"
 """Names learners of a script that are to be slow, as `1:3x`, with commas."""
 GROUP = "ROUNDELAY_GROUP"
@@ -170,7 +170,7 @@ class _Variables:
 
 
 def read_world(environment: Mapping[str, str] = os.environ, listen: str | None = None) -> World:
-    """Return the world that `torchrun`, `roundelay launch`, or nobody has made.
+    """Return the world that `torchrun` or `roundelay launch` has made, or that of one learner where none has.
 
     Where fewer learners are on this host than in the world, there are several hosts. Where nothing is said of that
     (LOCAL_WORLD_SIZE), there are if there is a secret for them and MASTER_ADDR is no loopback address: then each
@@ -253,8 +253,8 @@ def _several_hosts(given: _Variables, learners: int) -> bool:
 
 
 def each_a_host(environment: Mapping[str, str] = os.environ) -> bool:
-    """Return True if each of several processes is a host with one learner, as a pod is. Then nothing is said of local
-    ranks, but of a secret, and of a meeting place on another host."""
+    """Return True if each of several processes is a host with one learner, as a pod is. Then the environment has no
+    local ranks, but a secret, and a meeting place on another host."""
     given = _Variables(environment)
     address = given.text("MASTER_ADDR") or ""
     near = address in ("", "localhost", "::1") or address.startswith("127.")
@@ -275,7 +275,7 @@ def local_rank(environment: Mapping[str, str] = os.environ) -> int:
 
 
 def learners(environment: Mapping[str, str] = os.environ) -> int:
-    """Return number of learners that have been started; 1 if nobody has started several."""
+    """Return the number of learners that have been started; 1 if no launcher has started several."""
     return _number_or("WORLD_SIZE", 1, environment)
 
 
@@ -306,7 +306,7 @@ class HostPlace:
     job: bytes = field(default=b"", repr=False)  # the key of `roundelay launch`, if that has started this process
     begin: int = 0  # so many of the learners begin, others may join later; 0: all begin
     peers: tuple[Address, ...] = ()  # hosts that may lead when the first is lost
-    relay: Address | None = None  # passes on what others send to this host; ("", 0): the first host does
+    relay: Address | None = None  # passes on connections to this host; ("", 0): the first host does
 
     @property
     def first(self) -> tuple[int, ...]:
@@ -331,14 +331,14 @@ class HostPlace:
 
 def read_place(listen: str | None = None, environment: Mapping[str, str] = os.environ) -> HostPlace | None:
     """Return the place that `torchrun`, or anything else that sets its variables or ours, has given this process; None:
-    nobody has.
+    there is none.
 
     LOCAL_RANK and LOCAL_WORLD_SIZE may both be missing: then each process is a host with one learner.
 
     Args:
         listen: ADDRESS or ADDRESS:PORT to listen at; `relay` where no other host can connect to this one, which the
-            first host then passes connections on to, or `relay=ADDRESS:PORT`, which another does. None: what LISTEN
-            says, or the address of this host on the way to MASTER_ADDR.
+            first host then passes connections on to, or `relay=ADDRESS:PORT`, which another does. None: the value of
+            LISTEN, or the address of this host on the way to MASTER_ADDR.
 
     Raises:
         UserError: a variable is missing or no number, several hosts have no secret, or the address is not ours.
@@ -437,24 +437,9 @@ def read_by_hand(
     return listening(listen, 0) if listen is not None else (own_address([there[0][0]], 0), 0), there, secret, None
 
 
-def live_folder(environment: Mapping[str, str] = os.environ) -> str:
-    """Return the folder in which a session is to say how it is; empty where none is named."""
-    return environment.get(LIVE, "")
-
-
-def report_folder(environment: Mapping[str, str] = os.environ) -> str:
-    """Return the folder of the held-out losses that a session reports; empty where none is named."""
-    return environment.get(REPORT, "")
-
-
-def replayed_record(environment: Mapping[str, str] = os.environ) -> str:
-    """Return the record that sessions are to repeat; empty where none is named."""
-    return environment.get(REPLAY, "")
-
-
-def replay_results(environment: Mapping[str, str] = os.environ) -> str:
-    """Return the file for what has come of that; empty where none is named."""
-    return environment.get(REPLAYED, "")
+def path_in(variable: str) -> str:
+    """Return the path that a variable (LIVE, REPORT, REPLAY, REPLAYED) names; empty where it names none."""
+    return os.environ.get(variable, "")
 
 
 def stragglers(environment: Mapping[str, str] = os.environ) -> list[str]:

@@ -1,4 +1,4 @@
-"""The backend of learners that share an arena: what the engine asks for, done in shared memory.
+"""The backend of learners that share an arena: the engine's requests, done in shared memory.
 
 Minibatches and gradients come from the learner's work: its share of a plan (`worker.py`), or another training loop
 (`external_work.py`).
@@ -22,8 +22,7 @@ from roundelay.runtime.procs.coordination import queue
 from roundelay.runtime.procs.coordination.activity import number_of
 from roundelay.runtime.procs.coordination.gatherings import Attendee, Next
 from roundelay.runtime.procs.coordination.means import Means
-from roundelay.runtime.procs.memory.access import ArenaAccess
-from roundelay.runtime.procs.memory.vectors import Vectors
+from roundelay.runtime.procs.memory.vectors import ArenaAccess, Vectors
 from roundelay.runtime.rows import Row, reach
 
 
@@ -31,15 +30,15 @@ class LearnerWork(ABC):
     """One learner's minibatches, and gradients over them."""
 
     at_once: tuple[type[Effect[Any]], ...] = ()
-    """Effects whose replies take no time, or come LATER: a learner is never seen in them."""
+    """Effects whose replies take no time, or come LATER: no table shows a learner in them."""
 
     @abstractmethod
     def draw(self, group: tuple[int, ...]) -> Minibatch | Later | None:
-        """Draw as `Backend.draw`."""
+        """Draw, as `Backend.draw` does."""
 
     @abstractmethod
     def gradient(self, effect: Grad | GradMean, on_ready: OnReady | None) -> Gradient | Later:
-        """Return as `Backend.gradient`."""
+        """Return a gradient, as `Backend.gradient` does."""
 
     @property
     def weighs_first(self) -> bool:
@@ -48,7 +47,7 @@ class LearnerWork(ABC):
 
 
 class ArenaBackend(ClockedBackend):
-    """Performs what the engine of one learner asks for.
+    """Performs the requests of one learner's engine.
 
     Args:
         vectors: the learner's own.
@@ -85,8 +84,8 @@ class ArenaBackend(ClockedBackend):
     # Means ------------------------------------------------------------------------------------------------------------
 
     def announce(self, effect: GradMean) -> OnReady | None:
-        """Announce a mean over several hosts or between devices, which begins while the gradient is computed, but for
-        one that is coded or whose weight is not known yet, which begins when all of it is there."""
+        """Announce a mean over several hosts or between devices, which begins while the gradient is computed. One that
+        is coded, or whose weight is not known yet, begins when all of it is there."""
         if not effect.codec.exact or not self._work.weighs_first:
             return None
         on_ready = self._means.announce_gradient(float(effect.batch.frames), effect.group, effect.at.vector)

@@ -61,8 +61,8 @@ class ClusterRows:
         return min(self._cluster.strategy.holders(tuple(living)), key=lambda other: abs(other - rank))
 
     def copy(self, rank: int) -> dict[str, Tensor]:
-        """Copy what a new learner elsewhere begins with: the row of `rank`, or the centre, and all that `rank`
-        remembers, of one moment; (P,) each, by name, and (n,) `scalars`."""
+        """Copy the first state of a new learner elsewhere: the row of `rank`, or the centre, and the memory of `rank`,
+        of one moment; (P,) each, by name, and (n,) `scalars`."""
         found = {}
         for source in dict.fromkeys((rank, self._cluster.learners if self._cluster.centre else rank)):
             row = self._rows[source]
@@ -90,16 +90,18 @@ class ClusterRows:
         memory.append((scalars[rank], scalars[source]))
         if source != rank:
             adopt(row, self._rows[source], memory, notes)
+            if self._cluster.strategy.traits.synchronous:  # who mixes with whom follows from them
+                self._arena.optimizer.steps[rank] = self._arena.optimizer.steps[source]
         if self._cluster.centre and is_here(
             self._arena, self._cluster.learners, self._here
         ):  # else it fetches the centre itself
             adopt(row, self._rows[-1], trace=notes)
         if writer:
             writer.close()
-        self._arena.row_versions.in_flight[rank] = 0  # what was under way was another's
+        self._arena.row_versions.in_flight[rank] = 0  # an exchange under way was another's
 
     def mend(self) -> tuple[int, ...]:
-        """Mend rows of this host, and the centre, that a writer has left half written; which these were."""
+        """Mend rows of this host, and the centre, that a writer has left half written; return their ranks."""
         return mend(row for row in self._rows if row.rank in self._here or row.rank == self._cluster.learners)
 
     def glanced_distance(self) -> float:
@@ -127,10 +129,10 @@ class ClusterRows:
                 vectors["scalars"][[rank not in living for rank in learners], -1] = 0
         if (learnt := Gatherings(self._arena.gatherings).learnt()) is not None:
             vectors[LEARNT] = torch.from_numpy(learnt)
-        versions = self._arena.row_versions.versions
-        return ClusterState(
-            vectors=vectors, integers={"steps": self._arena.optimizer.steps.tolist(), "versions": versions.tolist()}
-        )
+        versions, steps = self._arena.row_versions.versions, self._arena.optimizer.steps
+        if self._cluster.strategy.traits.synchronous:  # who mixes with whom follows from them
+            steps = steps[source]
+        return ClusterState(vectors=vectors, integers={"steps": steps.tolist(), "versions": versions.tolist()})
 
     def load(self, state: ClusterState) -> None:
         """Begin with this state."""

@@ -34,15 +34,20 @@ from roundelay.runtime.gathering import Gatherings
 from roundelay.runtime.lanes import Span, since_the_first
 from roundelay.runtime.procs.cluster_rows import ClusterRows
 from roundelay.runtime.procs.coordination import queue
-from roundelay.runtime.procs.coordination.collectives import USUAL_LIBRARY, Collectives, MeansLibrary
-from roundelay.runtime.procs.coordination.devices import means_between_devices, rows_on_devices
+from roundelay.runtime.procs.coordination.collectives import (
+    USUAL_LIBRARY,
+    Collectives,
+    MeansLibrary,
+    means_between_devices,
+    means_on_devices,
+    rows_on_devices,
+)
 from roundelay.runtime.procs.members import Member, start_member
 from roundelay.runtime.procs.memory.arena import Arena, Layout, create_file
-from roundelay.runtime.procs.memory.patience import Patience
+from roundelay.runtime.procs.memory.locks import Patience
 from roundelay.runtime.procs.memory.publish import prepare_publishing
-from roundelay.runtime.procs.memory.tables import View
 from roundelay.runtime.procs.memory.vectors import leaves_arena
-from roundelay.runtime.procs.memory.views import NONE
+from roundelay.runtime.procs.memory.views import NONE, View
 from roundelay.runtime.procs.processes import REPLACE, Deaths, LearnerProcesses
 from roundelay.runtime.procs.worker import SegmentAnswer, WorkerSpec
 from roundelay.runtime.trace import ROWS_ON, Recorder
@@ -55,17 +60,11 @@ LOOK_SECONDS = 0.2
 @final
 @dataclass(frozen=True)
 class HostShare:
-    """One host's share of a run on several.
+    """One host's share of a run on several."""
 
-    Args:
-        ranks: of the learners to lead here.
-        views: further views of the arena.
-        open_endpoint: called with the arena before learners start; what each of them is told of how to reach other
-            hosts, by rank.
-    """
-
-    ranks: Sequence[int]
-    views: tuple[type[View], ...]
+    ranks: Sequence[int]  # of the learners to lead here
+    views: tuple[type[View], ...]  # further views of the arena
+    # called with the arena before learners start; what each of them is told of how to reach other hosts, by rank.
     open_endpoint: Callable[[Arena], Mapping[int, str]]
 
 
@@ -73,12 +72,12 @@ class ProcsRuntime(Runtime):
     """Runs a cluster on real processes of this host.
 
     Args:
-        patience_seconds: how long a learner waits for another before it gives up and says for whom.
+        patience_seconds: how long a learner waits for another before it gives up and names that.
         threads: torch threads per learner; None shares the cores out evenly, within OMP_NUM_THREADS.
-        trace: a folder to record what happens in, for a replay.
-        deaths: what the death of a learner means.
-        share: in a run on several hosts, what is led here; None: all learners.
-        library: what takes the means of synchronous learners that compute on devices.
+        trace: a folder for the record of events, for a replay.
+        deaths: treatment of a learner's death.
+        share: in a run on several hosts, the part led here; None: all learners.
+        library: takes the means of synchronous learners that compute on devices.
     """
 
     def __init__(
@@ -99,9 +98,9 @@ class ProcsRuntime(Runtime):
         self._goes_on = synchronous and self._deaths.policy == "go-on"
         self.cluster, self.alone = cluster, share is None
         self.here = tuple(range(cluster.learners) if share is None else share.ranks)
-        learner = cluster.task.build()
-        self.parameters, self._patience_seconds = learner.parameters, patience_seconds
-        self.shards, self.common, self._device = learner.shards, learner.common, learner.device
+        learner, self._patience_seconds = cluster.task.build(), patience_seconds
+        self.parameters, self._device = learner.parameters, learner.device
+        self.shards, self.common, self._trace, self._parts = learner.shards, learner.common, trace, 0
         self.layout = Layout(
             cluster.learners,
             self.parameters,
@@ -113,21 +112,21 @@ class ProcsRuntime(Runtime):
             weighed=cluster.strategy.weighed,
         )
         self._descriptor = create_file(self.layout)
-        device = learner.device if self.alone else None  # what goes to other hosts goes from the arena
-        self._on_devices = rows_on_devices(cluster, self.layout, device)
+        self._on_devices = rows_on_devices(cluster, self.layout, learner.device, self.here)
+        device = learner.device if self.alone else None  # means over hosts are taken in the arena
         self._collectives = self._library(device, library, trace is not None)
+        if not (self._on_devices or self._collectives):  # a library has places of its own
+            self._on_devices = means_on_devices(cluster, self.layout, device)
         self.arena = arena = Arena(self._descriptor, self.layout, Patience(PARENT, patience_seconds), self._on_devices)
         self.cluster_rows = ClusterRows(cluster, arena, self.here, learner.initial())
         arena.liveness.alive[:] = 1
         self._gatherings = Gatherings(arena.gatherings)
-        # torch's own number is what OMP_NUM_THREADS says, where the user has said something.
+        # torch's own number is that of OMP_NUM_THREADS, where the user has set it.
         cores_each = cores() // len(self.here)
         self._threads = threads or max(1, min(cores_each, torch.get_num_threads()))
-        self._trace = trace
         self._recorder: Recorder | None = None
         self.processes = LearnerProcesses(arena, self.cluster_rows, self._start, self._deaths, synchronous)
         self._orders: dict[str, Any] = {}  # of the running segment
-        self._parts = 0
         self._lanes: dict[int, list[Span]] = {}
         if trace:
             self._recorder = Recorder(trace, self._facts(device), self.state())
@@ -145,7 +144,7 @@ class ProcsRuntime(Runtime):
     def _facts(self, device: torch.device | None) -> dict[str, Any]:
         """Return facts that a replay must know."""
         known = {"learners": self.cluster.learners, "parameters": self.parameters, "threads": self._threads}
-        if device is None or not leaves_arena(self.cluster.strategy.traits, self._on_devices):
+        if device is None or not leaves_arena(self.cluster.strategy.traits, self._on_devices):  # as in `make_vectors`
             return known
         return {**known, ROWS_ON: device.type}
 
@@ -183,10 +182,13 @@ class ProcsRuntime(Runtime):
 
     def segment(self, plan: SegmentPlan, watch: Watch = keep_going) -> Outcome:
         started = wall_clock()
+        living = None
         if self._goes_on:
-            plan = replace(plan, epoch=plan.epoch.for_living(self.living()))
+            self.processes.let_in()
+            living = self.living()
+            plan = replace(plan, epoch=plan.epoch.for_living(living))
         self.begin(plan)
-        self.part(plan, watch)
+        self.part(plan, watch, living)
         while not self.cluster.strategy.traits.synchronous and self._left_over():
             self.part(plan, watch)  # minibatches came back from the dead after the living had finished
         synchronous, arena = self.cluster.strategy.traits.synchronous, self.arena
@@ -218,7 +220,7 @@ class ProcsRuntime(Runtime):
         """Let all learners run until there is nothing more to draw.
 
         Args:
-            living: of all hosts, where there are several; replacements that are not among them wait.
+            living: those that take part, of all hosts; replacements that are not among them wait.
             prepare: called when tables are set and before learners begin.
 
         Raises:
@@ -236,7 +238,8 @@ class ProcsRuntime(Runtime):
         self._orders = {"do": "segment", **plan.to_json(), "living": wanted}
         self._orders["number"] = self._recorder.command(self._orders) if self._recorder else 0
         self._orders["part"] = self._parts
-        self._promote(wanted)
+        if not self._goes_on:  # else they were let in before the segment
+            self._promote(wanted)
         prepare()
         answers = self._collect(self._command(rank for rank in self.here if rank in self.living()), watch)
         self._orders = {}
@@ -247,16 +250,16 @@ class ProcsRuntime(Runtime):
             self._recorder.done(self.state(), tuple(self.living()), tuple(lost.rank for lost in self.processes.lost))
 
     def outcome(self, plan: SegmentPlan, end: int, seconds: float) -> Outcome:
-        """Return the outcome of the segment, which stopped before minibatch `end`; deaths while learners started are
-        told with the first."""
+        """Return the outcome of the segment, which stopped before minibatch `end`."""
         counts, synchronous = self.arena.counts.copy(), self.cluster.strategy.traits.synchronous
+        lost, joined = self.processes.tell()
         return Outcome(
             counts=counts,
             next=end,
             finished=end >= plan.end_round * self.cluster.learners,
             wall_seconds=seconds,
-            lost=(*self.processes.take_early(), *self.processes.lost),
-            joined=tuple(self.processes.joined),
+            lost=lost,
+            joined=joined,
             redrawn=self.processes.redrawn,
             gathered=self._gatherings.told(),
             lanes=since_the_first(self._lanes),
@@ -264,26 +267,26 @@ class ProcsRuntime(Runtime):
         )
 
     def _left_over(self) -> bool:
-        """Return True if there is anything to draw. Those who can are done, but minibatches may have come back from the
-        dead, and all nodes may have lost somebody."""
+        """Return True if there is anything to draw. Learners are done, but minibatches may have come back from the
+        dead, and all nodes may have lost a member."""
         arena, end = self.arena, self.arena.queue.stop_round[0] * self.cluster.learners
         if arena.queue.returned[0] or arena.queue.next_index[0] < end:
             return True
         return not self.alone and bool(arena.queue.more[0] or queue.prefetched(arena))
 
     def _command(self, ranks: Iterable[int]) -> list[int]:
-        """Give the segment's orders to `ranks`; those they were sent to."""
+        """Give the segment's orders to `ranks`; return those they were sent to."""
         return self.processes.send(ranks, json.dumps(self._orders).encode())
 
     def _promote(self, wanted: Sequence[int]) -> list[int]:
-        """Let replacements among `wanted` that are ready take their places; return who did."""
+        """Let replacements among `wanted` that are ready take their places; return those that did."""
         return self.processes.promote(wanted, self._trace, self._orders["number"])
 
     def _collect(self, ranks: Iterable[int], watch: Watch) -> dict[int, SegmentAnswer]:
         """Wait for the answer, or the death, of each of `ranks`, and of replacements that take their places meanwhile.
 
-        Comes back with the answers so far as soon as there is a problem no other learner can mend: whoever waits for
-        that learner would only be waited for in vain.
+        Comes back with the answers so far as soon as there is a problem no other learner can mend: others that wait for
+        that learner would never answer.
 
         Raises:
             TimeoutError: for twice as long as learners are patient none of them took a step or answered.
@@ -296,7 +299,7 @@ class ProcsRuntime(Runtime):
             found = self.processes.answers(open_, next_look - wall_clock())
             answers |= found
             open_ = self.processes.working(open_ - found.keys())
-            if open_ and self._orders and self.cluster.strategy.traits.joins == "at once" and self._left_over():
+            if open_ and self._orders and self.cluster.strategy.traits.joins_at_once and self._left_over():
                 joined = self._promote(self.here)
                 self._orders["living"] = self.living()
                 open_.update(self._command(joined))
@@ -329,7 +332,7 @@ class ProcsRuntime(Runtime):
         late = [answer.text for answer in answers.values() if answer.problem == "timeout"]
         if late:
             raise TimeoutError("; ".join(late))
-        # Nobody draws now. A node that lost a member has left what it worked on, and what it was to work on next.
+        # No learner draws now. A node that lost a member has left its present and next minibatches.
         self.processes.give_back(self.here)
 
     def glance(self) -> Glance:

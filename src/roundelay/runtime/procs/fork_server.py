@@ -1,6 +1,6 @@
 """The process that learner processes are forks of, which has torch loaded. It is multiprocessing's, and ends with us.
 
-Nobody may stay behind when this process is killed, learners and server that are stopped (SIGSTOP) at that moment
+No process may stay behind when this one is killed, learners and server that are stopped (SIGSTOP) at that moment
 included: they cannot see that a pipe has ended. So the kernel is asked to kill the server with this process, and each
 learner with the server, which it asks for when it begins (`end_with_server`).
 
@@ -29,8 +29,8 @@ if _told:  # this is the server, which loads this file before anything that take
 
 
 def start(preload: Sequence[str]) -> None:
-    """Start it with the signals blocked that are the parent's to answer, which it and all learners inherit; nothing
-    happens if it runs already.
+    """Start the server, unless it runs already. Signals that are the parent's to answer are blocked in it, and so in
+    all learners.
 
     Ctrl-C goes to every process of the terminal, and a scheduler's SIGTERM often to every process of the job. A fork
     server that ended would take all learners with it.

@@ -29,7 +29,7 @@ class Member:
     failure: str = ""  # why it could not start, in its own words
 
     def answer(self) -> SegmentAnswer:
-        """Return its next message. Call it when the pipe is ready.
+        """Return the process's next message. Call it when the pipe is ready.
 
         Raises:
             EOFError, OSError: nothing more; it is dead.
@@ -57,17 +57,21 @@ class Member:
 
     @property
     def killed(self) -> bool:
-        """Did a signal end it? Then the next one may live; who ends by itself will do so again."""
+        """Did a signal end it? Then the next one may live; a process that ends by itself will do so again."""
         return (self.process.exitcode or 0) < 0
 
     def let_go(self) -> None:
-        """Close our ends of its pipes; whoever did not hear "quit" ends now."""
+        """Close our ends of its pipes; a process that did not hear "quit" ends now."""
         self.lifeline.close()
         self.pipe.close()
 
 
 def start_member(spec: WorkerSpec) -> Member:
-    """Start a learner process; it answers when it has built its learner."""
+    """Start a learner process; it answers when it has built its learner.
+
+    Raises:
+        OSError: it cannot be started.
+    """
     not_imported_again()
     wait_politely()
     fork_server.start(["roundelay.runtime.procs.preloaded", *spec.cluster.optimizer.imports])
@@ -77,9 +81,12 @@ def start_member(spec: WorkerSpec) -> Member:
     process = context.Process(
         target=main, args=(spec, theirs, lifeline), name=f"{PROCESS_NAME} {spec.rank}", daemon=True
     )
-    # Rows on devices are nobody's script, and pickled in the usual way they would all be copied to the host first.
+    # Rows on devices belong to no script, and pickled in the usual way they would all be copied to the host first.
     with importable_script(replace(spec, on_devices=None)):
-        process.start()
+        try:
+            process.start()
+        except EOFError:
+            raise ChildProcessError("the process that starts learners has ended") from None
     theirs.close()
     lifeline.close()
     return Member(process, mine, ours)

@@ -1,8 +1,9 @@
 """Learner processes of one host, their deaths, and the replacements of the dead.
 
-A learner that dies under an asynchronous strategy is replaced: a new process builds its learner, which may take
-seconds, and is a pending replacement until it takes the dead one's place. It then begins with the row of a living
-holder, or with the centre, and with that learner's memory. Nobody waits for a pending replacement.
+A learner that dies is replaced, under a synchronous strategy where the others go on without it: a new process builds
+its learner, which may take seconds, and is a pending replacement until it takes the dead one's place. It then begins
+with the row of a living holder, or with the centre, and with that learner's memory. No learner waits for a pending
+replacement. Learners that wait for each other let it in between two segments (`let_in`).
 """
 
 from collections.abc import Callable, Iterable, Sequence
@@ -28,19 +29,15 @@ REPLACEMENTS = 20
 @final
 @dataclass(frozen=True)
 class Deaths:
-    """Meaning of the death of a learner.
+    """Meaning of the death of a learner."""
 
-    Args:
-        policy: under an asynchronous strategy another takes its place, the rest go on, or `LearnerDied`. Under a
-            synchronous one the rest go on, or `LearnerDied`.
-        replacements: how many may be started in all; after them the rest go on.
-    """
-
+    # under an asynchronous strategy another takes its place, the rest go on, or `LearnerDied`. Under a synchronous one
+    # the rest go on, and another takes its place in the next segment, or `LearnerDied`.
     policy: OnDeath = "replace"
-    replacements: int = REPLACEMENTS
+    replacements: int = REPLACEMENTS  # how many may be started in all; after them the rest go on
 
     def under(self, strategy: Strategy, recorded: bool = False) -> "Deaths":
-        """Return their meaning under a strategy: nobody takes another's place among learners that wait for each other.
+        """Return their meaning under a strategy: learners that wait for each other go on if that is asked for, or stop.
 
         Raises:
             UserError: its learners cannot go on without one, or not where they are `recorded`.
@@ -59,7 +56,7 @@ class Deaths:
 
 
 def check_may_go_on(strategy: Strategy, option: str = "training.on_death") -> None:
-    """Check that the learners that are left can go on when one dies. `option` is what wants it.
+    """Check that the learners that are left can go on when one dies. `option` is the one that asks for it.
 
     Raises:
         UserError: no.
@@ -95,22 +92,30 @@ class LearnerProcesses:
     ) -> None:
         self._arena, self._rows, self._start = arena, rows, start
         self._policy, self._left, self._synchronous = deaths.policy, deaths.replacements, synchronous
+        self._replaces = deaths.policy == ("go-on" if synchronous else "replace")
         self._members: dict[int, Member] = {}
         self._started = False
-        self._early: tuple[Lost, ...] = ()
+        self._told = 0, 0  # deaths and replacements
         self.pending: dict[int, bool] = {}
         """Replacements by rank: is it ready to take its place?"""
         self.lost: list[Lost] = []
-        """Deaths in this segment, or while all were starting."""
+        """Deaths in this segment, and since the last one was over."""
         self.joined: list[Joined] = []
-        """Replacements that took their places in this segment."""
+        """Replacements that took their places in this segment, or before it."""
         self.redrawn = 0
         """Minibatches of the dead, drawn again in this segment."""
 
     def start(self, ranks: Iterable[int]) -> None:
-        """Start learners; each answers when it is built."""
+        """Start learners; each answers when it is built.
+
+        Raises:
+            LearnerDied: one cannot be started.
+        """
         for rank in ranks:
-            self._members[rank] = self._start(rank)
+            try:
+                self._members[rank] = self._start(rank)
+            except OSError as error:
+                raise LearnerDied(rank, f"it could not be started ({error})") from error
 
     def all_started(self) -> None:
         """Wait until all have answered, or are dead.
@@ -123,16 +128,17 @@ class LearnerProcesses:
         if missing and (self._policy != "go-on" or not living):
             first = self._members[missing[0]]  # the first by rank, not by chance
             raise LearnerDied(missing[0], f"{first.reason()}{first.advice()}")
-        self._started, self._early = True, tuple(self.lost)
+        self._started = True
 
     def begin_segment(self) -> None:
-        """Forget what happened in the last one."""
-        self.lost, self.joined, self.redrawn = [], [], 0
+        """Forget what was told of the last one; what has happened since is told with this one."""
+        lost, joined = self._told
+        self.lost, self.joined, self.redrawn, self._told = self.lost[lost:], self.joined[joined:], 0, (0, 0)
 
-    def take_early(self) -> tuple[Lost, ...]:
-        """Take deaths while learners started: told once."""
-        early, self._early = self._early, ()
-        return early
+    def tell(self) -> tuple[tuple[Lost, ...], tuple[Joined, ...]]:
+        """Tell deaths and replacements of the segment so far."""
+        self._told = len(self.lost), len(self.joined)
+        return tuple(self.lost), tuple(self.joined)
 
     def process_ids(self, ranks: Iterable[int]) -> list[int]:
         """Return the process ids of these; the replacement's where a learner is being replaced."""
@@ -141,7 +147,7 @@ class LearnerProcesses:
     # Messages ---------------------------------------------------------------------------------------------------------
 
     def send(self, ranks: Iterable[int], orders: bytes) -> list[int]:
-        """Give orders to `ranks`; those they were sent to. The dead among them are reaped."""
+        """Give orders to `ranks`; return those they were sent to. The dead among them are reaped."""
         sent = []
         for rank in ranks:
             try:
@@ -198,19 +204,19 @@ class LearnerProcesses:
         if torn:
             reason += " in the middle of writing a row"
         replaced = self._replace(rank)
-        if self._policy == "replace" and not replaced:
+        if self._replaces and not replaced:
             reason += "; not replaced" + ", since too many were" * (not self._left)
         self.lost.append(Lost(rank, reason, replaced, torn))
 
     def give_back(self, ranks: Iterable[int]) -> None:
-        """Give back what these worked on, for others to draw."""
+        """Give back the minibatches of these, for others to draw."""
         if not self._synchronous:
             for rank in ranks:
                 self.redrawn += queue.give_back(self._arena, rank)
 
     def _replace(self, rank: int) -> bool:
-        """Start a replacement for a dead learner, if there may be one more and anybody is left to learn from."""
-        if self._policy != "replace" or not self._left:
+        """Start a replacement for a dead learner, if there may be one more and a learner is left to learn from."""
+        if not self._replaces or not self._left:
             return False
         if self._started and not self._rows.living():
             return False
@@ -222,7 +228,7 @@ class LearnerProcesses:
             self._members[rank] = self._start(rank)
         except OSError:  # no memory, or no more processes: the others can go on all the same
             return False
-        if not self._started:  # it has missed nothing: nobody has trained yet
+        if not self._started:  # it has missed nothing: no learner has trained yet
             self._arena.liveness.mark([rank], True)
             return True
         self.pending[rank] = False
@@ -247,7 +253,7 @@ class LearnerProcesses:
         return [rank for rank, ready in self.pending.items() if ready]
 
     def promote(self, wanted: Sequence[int], trace: Path | None, number: int) -> list[int]:
-        """Return those of `wanted` that are replacements and ready take their places; who did.
+        """Let those of `wanted` that are replacements and ready take their places; return those that did.
 
         Args:
             trace: folder of the trace that is taken, if any.
@@ -255,14 +261,41 @@ class LearnerProcesses:
         """
         ready = [rank for rank in self.ready() if rank in wanted]
         for rank in ready:
-            near = [other for other in self._rows.living() if other in self._members]
-            # Where nobody else lives on this host: the row that the dead one has left, at worst half a step further on.
+            near = self._near()
+            # Where no other lives on this host: the row that the dead one has left, at worst half a step further on.
             source = self._rows.source(rank, near) if near else rank
             self._rows.hand_over(rank, source, trace, number)
-            self.joined.append(Joined(rank, None if self._arena.layout.centre else source))
-            del self.pending[rank]
-            self._arena.liveness.mark([rank], True)  # last: now others exchange with its row
+            self._place(rank, None if self._arena.layout.centre else source)
         return ready
+
+    def let_in(self, given: int | None = None, mirrored: Sequence[int] = ()) -> None:
+        """Let all replacements that are ready take their places, between two segments of learners that wait for each
+        other.
+
+        Args:
+            given: the learner elsewhere whose row and memory lie in their places; None: they begin with those of one
+                that lives here. Where none does, they wait, unless there are
+            mirrored: learners elsewhere whose rows and memories are here in their own places.
+        """
+        self.collect_replacements()
+        for rank in self.ready():
+            near = self._near() or mirrored
+            source = self._rows.source(rank, near) if near else given
+            if source is None:
+                continue
+            if near:
+                self._rows.hand_over(rank, source, None, 0)
+            self._place(rank, source)
+
+    def _near(self) -> list[int]:
+        """Return the living learners of this host."""
+        return [rank for rank in self._rows.living() if rank in self._members]
+
+    def _place(self, rank: int, copied: int | None) -> None:
+        """Note that a replacement, which has its row, is in its place."""
+        self.joined.append(Joined(rank, copied))
+        del self.pending[rank]
+        self._arena.liveness.mark([rank], True)  # last: now others exchange with its row
 
     def close(self) -> None:
         """End all of them."""

@@ -1,4 +1,4 @@
-"""One learner in a process of its own, which the parent tells what to do.
+"""One learner in a process of its own, under orders of the parent.
 
 The parent sends a command (JSON) per segment and gets one answer; everything else goes through the arena.
 """
@@ -27,24 +27,22 @@ from roundelay.core.state import Gradient, Minibatch
 from roundelay.learner.base import Learner, OnReady
 from roundelay.runtime.backend import NO_REMOTE, RemoteRows
 from roundelay.runtime.base import Cluster, SegmentPlan
-from roundelay.runtime.deferred import Deferred
 from roundelay.runtime.engine import ClockedEngine
 from roundelay.runtime.lanes import LANE_SEGMENTS, Lane, Span
 from roundelay.runtime.launch.c_libraries import keep_freed
 from roundelay.runtime.learner_state import LearnerPlace, LearnerState
 from roundelay.runtime.procs.backend import ArenaBackend, LearnerWork
 from roundelay.runtime.procs.coordination import queue
-from roundelay.runtime.procs.coordination.collectives import Collectives, DeviceMeans, NodeMeans
-from roundelay.runtime.procs.coordination.devices import device_of
+from roundelay.runtime.procs.coordination.collectives import Collectives, DeviceMeans, NodeMeans, device_of
 from roundelay.runtime.procs.coordination.means import Means, MemberLost
 from roundelay.runtime.procs.coordination.outbox import Outbox
 from roundelay.runtime.procs.fork_server import end_with_server
-from roundelay.runtime.procs.memory.access import ArenaAccess
 from roundelay.runtime.procs.memory.arena import Arena, Layout
-from roundelay.runtime.procs.memory.device_rows import DeviceRows
-from roundelay.runtime.procs.memory.patience import Patience
-from roundelay.runtime.procs.memory.vectors import Vectors, make_vectors
+from roundelay.runtime.procs.memory.device_rows import DeviceVectors
+from roundelay.runtime.procs.memory.locks import Patience
+from roundelay.runtime.procs.memory.vectors import ArenaAccess, Vectors, make_vectors
 from roundelay.runtime.procs.memory.views import NONE
+from roundelay.runtime.rows import Deferred
 from roundelay.runtime.trace import NO_TRACE, Kind, TraceWriter
 
 
@@ -60,11 +58,11 @@ class WorkerSpec:
     threads: int
     trace: Path | None = None  # the folder of the trace to be taken
     here: tuple[int, ...] | None = None  # the learners of this host; None: all
-    outbox_wake: str = ""  # path of the pipe that wakes what carries requests to other hosts
+    outbox_wake: str = ""  # path of the pipe that wakes the carrier of requests to other hosts
     device: torch.device | None = None  # learners compute on this one, or with "cuda" on one each
-    on_devices: DeviceRows | None = None  # rows that are not in the arena
+    on_devices: DeviceVectors | None = None  # rows that are not in the arena
     collectives: Collectives | None = None  # by which means are taken that are not taken in the arena
-    goes_on: bool = False  # means are taken without those who have died
+    goes_on: bool = False  # means are taken without the dead
 
     def __post_init__(self) -> None:
         if self.here is not None and self.trace is not None:
@@ -99,7 +97,7 @@ def main(spec: WorkerSpec, commands: Connection, lifeline: Connection) -> None:
         answer = SegmentAnswer()
     except Exception:
         worker, answer = None, SegmentAnswer("error", traceback.format_exc(), spec.rank)
-    with suppress(EOFError, ConnectionError):  # the parent is gone, and nobody would read of it
+    with suppress(EOFError, ConnectionError):  # the parent is gone, and would not read of it
         _say(commands, answer)
         while worker is not None:
             command = json.loads(commands.recv_bytes())

@@ -1,5 +1,5 @@
 """A recorded script again: its learners are started once more, repeat the sessions that they recorded
-(attached/repeating.py), and say what has come of it."""
+(attached/repeating.py), and report the results."""
 
 import json
 import os
@@ -19,23 +19,15 @@ from roundelay.runtime.trace import read_entries, recorded_learners
 
 @dataclass(frozen=True)
 class ReplayedScript:
-    """The result of a replay.
-
-    Attributes:
-        gradients: computed again.
-        whole: all learners came to the end of all sessions.
-        cut_short: the record has no end.
-        differences: by learner, the first of each, in words; none: all is as recorded.
-        status: exit status of the learners.
-    """
+    """Result of repeating a recorded script."""
 
     learners: int
-    gradients: int
+    gradients: int  # computed again
     events: int
-    whole: bool
-    cut_short: bool
-    differences: Sequence[str]
-    status: int
+    whole: bool  # all learners came to the end of all sessions
+    cut_short: bool  # the record has no end
+    differences: Sequence[str]  # by learner, the first of each, in words; none: all is as recorded
+    status: int  # exit status of the learners
 
 
 def replay_script(record: Path, command: Sequence[str], say: Callable[[str], None]) -> ReplayedScript:
@@ -43,7 +35,7 @@ def replay_script(record: Path, command: Sequence[str], say: Callable[[str], Non
 
     Args:
         command: in the place of the recorded one; empty: that one.
-        say: is told the command, and who failed.
+        say: is told the command, and failures.
 
     Raises:
         UserError: the record is missing or damaged; the folder of the command is gone; or no session was repeated.
@@ -87,7 +79,7 @@ def _number(session: Path) -> int:
 def _run(
     record: Path, first: Mapping[str, Any], command: Sequence[str], learners: int, say: Callable[[str], None]
 ) -> int:
-    """Run the command, or the recorded one where it ran; its exit status."""
+    """Run the command, or the recorded one where it ran; return its exit status."""
     if not command:
         command = first["command"]
         say(f"runs again, in {first['directory']}: {shlex.join(command)}")

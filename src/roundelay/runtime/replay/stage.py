@@ -1,23 +1,107 @@
-"""State shared by the learners of a repeated command: rows, versions, counters, and reads that are still to come.
+"""State shared by the learners of a repeated command: rows, versions, counters, means, and reads still to come.
+
+Means are taken in the host's memory, in the order in which learners take part, as recorded.
 
 Legend: P parameters, L learners.
 """
 
+import threading
+from abc import ABC, abstractmethod
 from collections import Counter, deque
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
 from typing import Any
 
 import numpy as np
 import torch
+from torch import Tensor
 
+from roundelay.algorithms.averaging import weighted_mean
+from roundelay.algorithms.local_update import LocalOptimizer
+from roundelay.core.effects import Reach
+from roundelay.core.errors import UserError
 from roundelay.core.progress import Progress
+from roundelay.core.state import Gradient, Snapshot
 from roundelay.learner.base import Learner
 from roundelay.runtime.base import Cluster, ClusterState, Counts, SegmentPlan
-from roundelay.runtime.replay.baton import Baton
-from roundelay.runtime.replay.means import RecordedMeans
-from roundelay.runtime.rows import NoLock, Row, others_known
-from roundelay.runtime.trace import TraceEvent, Use
+from roundelay.runtime.learner_state import LearnerPlace, LearnerState, LearnerTables, LearnerVectors
+from roundelay.runtime.learners_rate import RateFactor
+from roundelay.runtime.rows import REACH_RULES, NoLock, Row, others_known
+from roundelay.runtime.trace import Kind, TraceEvent, Use
+
+
+class Differs(UserError):
+    """The repetition is not the recorded run: says where it first differs."""
+
+
+class _Abandoned(BaseException):
+    """Another learner's thread has failed; this one ends."""
+
+
+class Baton:
+    """Passed between the threads of the learners, by rank. A thread that fails ends all others."""
+
+    def __init__(self) -> None:
+        self._condition = threading.Condition()
+        self._running = 0
+        self._stuck: dict[int, str] = {}
+        self._failure: BaseException | None = None
+
+    def run(self, learners: Sequence[tuple[int, Callable[[], None]]]) -> None:
+        """Run all of them, (rank, its work), to their ends.
+
+        Raises:
+            Differs: none could go on; other errors are those of the learners.
+        """
+        self._running = len(learners)
+        threads = [threading.Thread(target=self._thread, args=learner) for learner in learners]
+        for thread in threads:
+            thread.start()
+        for thread in threads:
+            thread.join()
+        if self._failure is not None:
+            raise self._failure
+
+    def _thread(self, rank: int, learner: Callable[[], None]) -> None:
+        with self._condition:
+            try:
+                learner()
+            except _Abandoned:
+                pass
+            except BaseException as error:
+                self._failure = self._failure or error
+            self._running -= 1
+            self._stuck.pop(rank, None)
+            self._notice_deadlock()
+            self._condition.notify_all()
+
+    def until(self, rank: int, ready: Callable[[], bool], what: str) -> None:
+        """Pass the baton on until `ready`; called with the baton.
+
+        Raises:
+            Differs: no learner can go on.
+        """
+        while not ready():
+            self._stuck[rank] = what
+            self._notice_deadlock()
+            if self._failure is None:
+                self._condition.wait()
+            self._stuck.pop(rank, None)
+            if self._failure is not None:
+                raise _Abandoned
+        if self._failure is not None:
+            raise _Abandoned
+
+    def changed(self) -> None:
+        """Note that something others may wait for has happened."""
+        self._stuck.clear()  # they look again
+        self._condition.notify_all()
+
+    def _notice_deadlock(self) -> None:
+        if self._running and len(self._stuck) >= self._running and self._failure is None:
+            who = "; ".join(f"learner {rank} waits for {what}" for rank, what in sorted(self._stuck.items()))
+            self._failure = Differs(f"nobody can go on: {who}. An event is missing in the trace.")
+            self._condition.notify_all()
 
 
 def met_rows(event: TraceEvent, rank: int, *uses: Use) -> list[tuple[int, int]]:
@@ -29,7 +113,7 @@ def met_rows(event: TraceEvent, rank: int, *uses: Use) -> list[tuple[int, int]]:
 
 @dataclass
 class Done:
-    """Repeated so far."""
+    """Counts of events and minibatches repeated so far."""
 
     progress: Progress
     events: int = 0
@@ -98,3 +182,203 @@ class Stage:
                     home.copy_(here)
         self.state.integers["versions"][:] = self.versions.tolist()
         self.state.integers["steps"][:] = self.steps.tolist()
+
+
+Group = tuple[int, ...]
+KEPT = 64
+"""Vectors for neighbours that a learner keeps: those of so many means."""
+
+
+@dataclass
+class GroupMean:
+    """Vectors and weights by rank, and their mean (P,), once all have come."""
+
+    vectors: dict[int, tuple[Tensor, float]] = field(default_factory=dict)
+    mean: Tensor | None = None
+
+
+class RecordedMeans:
+    """Means of a replay: of what its learners give, taken when all have given."""
+
+    def __init__(self, baton: Baton, learners: int) -> None:
+        self._baton = baton
+        self._open: dict[tuple[Group, int], GroupMean] = {}
+        self._counts = [Counter[Group]() for _ in range(learners)]
+        self._numbers = [0] * learners
+        self._published: dict[tuple[int, int], Tensor] = {}
+
+    def give(self, rank: int, group: Group, vector: Tensor, weight: float) -> GroupMean:
+        """Take part in the next mean of `group` with `vector` (P,) as it is now."""
+        self._numbers[rank] += 1
+        self._counts[rank][group] += 1
+        key = group, self._counts[rank][group]
+        found = self._open.setdefault(key, GroupMean())
+        found.vectors[rank] = (vector.to("cpu", copy=True), weight)
+        if len(found.vectors) == len(group):
+            del self._open[key]
+            given = [found.vectors[member] for member in group]
+            found.mean = weighted_mean([v for v, _ in given], [w for _, w in given])
+            self._baton.changed()
+        return found
+
+    def publish(self, rank: int, vector: Tensor) -> int:
+        """Let neighbours read `vector` (P,) as it is now; return its number."""
+        self._numbers[rank] += 1
+        number = self._numbers[rank]
+        self._published[rank, number] = vector.to("cpu", copy=True)
+        self._published.pop((rank, number - KEPT), None)
+        self._baton.changed()
+        return number
+
+    def mix(self, rank: int, weights: Sequence[tuple[int, float]], number: int) -> Tensor:
+        """Return the mean (P,) of vectors that the neighbours in `weights` have published under that number; wait for
+        them."""
+        published, ranks = self._published, [other for other, _ in weights]
+        self._baton.until(
+            rank, lambda: all((other, number) in published for other in ranks), f"its neighbours in mix {number}"
+        )
+        return weighted_mean([published[other, number] for other in ranks], [weight for _, weight in weights])
+
+
+BEFORE = (Kind.BEGIN, Kind.JOIN)
+"""Events that come before the first effect."""
+
+
+class Recorded(ABC):
+    """The events of learner `rank`, taken one by one. Also the trace of its engine, whose notes must be these."""
+
+    def __init__(self, rank: int, events: Iterable[TraceEvent]) -> None:
+        self.rank, self._events = rank, iter(events)
+        self.next = next(self._events, None)
+        """The next event, not taken."""
+        self.seen = 0
+        """Events taken so far."""
+
+    @abstractmethod
+    def wait(self, event: TraceEvent) -> None:
+        """Wait until the rows that the next event touches are at its versions, and all reads of the values that it
+        overwrites are done.
+
+        Raises:
+            Differs: that will never be.
+        """
+
+    @abstractmethod
+    def is_taken(self, event: TraceEvent) -> None:
+        """Hear that the event was taken."""
+
+    @abstractmethod
+    def changed(self) -> None:
+        """Note that a row has changed, or was read: the event taken last is done, and others may go on."""
+
+    @abstractmethod
+    def over(self, wanted: str) -> BaseException:
+        """Return the error for taking an event of a learner that did nothing more."""
+
+    def next_is(self, *kinds: Kind) -> bool:
+        """Return True if the next event is one of these."""
+        return self.next is not None and self.next.kind in kinds
+
+    def look(self, *kinds: Kind) -> TraceEvent:
+        """Return the next event, not taken, which must be one of `kinds`.
+
+        Raises:
+            Differs: it is not.
+        """
+        event, wanted = self.next, " or ".join(kind.name.lower() for kind in kinds)
+        if event is None or (event.kind in BEFORE and event.kind not in kinds):
+            raise self.over(wanted)
+        if event.kind not in kinds:
+            raise self.differs(event, wanted)
+        return event
+
+    def take(self, *kinds: Kind, cached: bool = False) -> TraceEvent:
+        """Return the next event, which must be one of `kinds`, once the rows it touches are at its versions; at once
+        where the learner has a copy of all it needs, `cached`.
+
+        Raises:
+            Differs: it is not, or no learner can go on.
+        """
+        event = self.look(*kinds)
+        if not cached:
+            self.wait(event)
+        self.next = next(self._events, None)
+        self.seen += 1
+        self.is_taken(event)
+        return event
+
+    def take_reach(self, effect: Reach) -> None:
+        """Take the event of an effect on the row of another.
+
+        Raises:
+            Differs: it is another.
+        """
+        rule = REACH_RULES[type(effect)]
+        event = self.look(rule.kind)
+        if (event.peer, event.access) != (effect.peer, rule.access):
+            raise self.differs(event, f"{type(effect).__name__.lower()} of row {effect.peer}")
+        self.take(rule.kind)
+
+    def note(self, kind: Kind, peer: int = -1, mine: int = -1, theirs: int = -1, value: float = 0.0) -> None:
+        """Check that an engine's note is the next event.
+
+        Raises:
+            Differs: it is not.
+        """
+        event = self.take(kind)
+        both_nan = np.isnan(event.value) and np.isnan(value)
+        if (event.peer, event.mine, event.theirs) != (peer, mine, theirs) or (event.value != value and not both_nan):
+            raise self.differs(event, str(TraceEvent(kind, peer, mine, theirs, value)))
+
+    def differs(self, event: TraceEvent, now: str) -> Differs:
+        """Return the error for the first difference, which is here."""
+        return Differs(f"learner {self.rank}, its event {self.seen}: recorded: {event}; now: {now}")
+
+
+class RecordedState(LearnerState):
+    """A learner's state whose operations wait for their turn.
+
+    Args:
+        finish_deferred: does the deferred exchange, which no step takes from its place: it waits for a turn of its own.
+    """
+
+    def __init__(
+        self,
+        recorded: Recorded,
+        finish_deferred: Callable[[], None],
+        place: LearnerPlace,
+        vectors: LearnerVectors,
+        optimizer: LocalOptimizer,
+        tables: LearnerTables,
+        update: Callable[[Gradient], bool] | None = None,
+        rate: RateFactor | None = None,
+    ) -> None:
+        super().__init__(place, vectors, optimizer, tables, update, rate=rate)
+        self._recorded, self._finish_deferred = recorded, finish_deferred
+
+    def snapshot(self) -> Snapshot:
+        recorded = self._recorded
+        event = recorded.look(Kind.READ)
+        cached = self.snapshot_version == event.mine
+        recorded.take(Kind.READ, cached=cached)
+        found = Snapshot(self._snapshot.vector, event.mine) if cached else super().snapshot()
+        recorded.changed()
+        return found
+
+    def step(self, gradient: Gradient) -> None:
+        recorded = self._recorded
+        if recorded.next_is(Kind.EXCHANGE, Kind.GONE, Kind.AWAY):
+            self._finish_deferred()
+        recorded.take(Kind.STEP)
+        super().step(gradient)
+        recorded.changed()
+
+    def replace(self, vector: Tensor) -> None:
+        self._recorded.take(Kind.REPLACE)
+        super().replace(vector)
+        self._recorded.changed()
+
+    def change(self, change: Callable[[Tensor], None]) -> None:
+        self._recorded.take(Kind.REPLACE)
+        super().change(change)
+        self._recorded.changed()

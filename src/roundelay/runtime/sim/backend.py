@@ -1,31 +1,142 @@
 """The primitives of a simulated learner: each effect takes virtual time, and its engine is told when that is over.
 
+A learner without vectors has versions, steps and counts, and nothing to compute: the work of `LearnerState` on numpy
+tables is done with Python integers then, several times as fast. A law holds the two to the same times and counts.
+
 Legend: P parameters.
 """
 
+from collections.abc import Mapping
 from typing import Any, final
 
+import torch
 from torch import Tensor
 
 from roundelay.core.codec import FP32
 from roundelay.core.effects import Begin, Exchange, Gather, Grad, GradMean, Handle, Mean, Mix, Reach
 from roundelay.core.flat import WHOLE
-from roundelay.core.state import Gradient, Minibatch, Statistics
+from roundelay.core.state import Gradient, Me, Minibatch, Snapshot, Statistics
 from roundelay.learner.base import OnReady
 from roundelay.runtime.backend import LATER, Backend, Later
+from roundelay.runtime.base import STALENESS_BINS, Counts, SegmentPlan
 from roundelay.runtime.engine import Engine
 from roundelay.runtime.lanes import ON_GRADIENT, Lane, span_kind
 from roundelay.runtime.learner_state import LearnerState
 from roundelay.runtime.rows import REACH_RULES, reach
-from roundelay.runtime.sim.clock import Clock
-from roundelay.runtime.sim.timed import TimedLearner
-from roundelay.runtime.sim.world import Ticket, VirtualWorld
+from roundelay.runtime.sim.world import Clock, Ticket, VirtualWorld
+from roundelay.runtime.trace import Use
+
+NO_VECTOR = torch.empty(0)
+WRITTEN = Use.WRITTEN  # a plain name is faster than a member of an enumeration
+
+
+class TimedLearner(Me):
+    """Implements `core.state.Me` without vectors. `versions` are those of all rows, counted once a mutation."""
+
+    SUMS = ("frames", "counted_steps", "stale_sum")
+
+    steps: int = 0  # a plain number is faster than a property
+    learning_rate: float = 0.0
+    living: tuple[int, ...] = ()
+    everyone: tuple[int, ...] = ()
+    centre: int = 0
+    minibatches_a_round: int = 1
+
+    def __init__(self, rank: int, everyone: tuple[int, ...], seed: int, versions: list[int], names: tuple[str, ...]):
+        self.rank, self.learners, self.seed = rank, len(everyone), seed
+        self.everyone, self.centre = everyone, len(everyone)
+        self.gradient_buffer = NO_VECTOR
+        self.versions = versions
+        self._memory = dict.fromkeys(names, NO_VECTOR)
+        self._count_steps = True
+        self.clear()
+
+    def clear(self) -> None:
+        """Start counting again."""
+        self.counted_steps, self.frames, self.stalest, self.stale_sum = 0, 0, 0, 0
+        self.ages = [0] * STALENESS_BINS
+        self.exchanges: dict[int, int] = {}
+
+    @property
+    def x(self) -> Tensor:
+        return NO_VECTOR
+
+    @property
+    def memory(self) -> Mapping[str, Tensor]:
+        return self._memory
+
+    @property
+    def momentum(self) -> Mapping[str, Tensor]:
+        return {}
+
+    def reset_momentum(self) -> None: ...
+
+    def share_after_reset(self, steps: int) -> float:
+        return 1.0
+
+    def begin_segment(self, plan: SegmentPlan, living: tuple[int, ...], ages: str) -> None:
+        """Begin as `LearnerState`."""
+        self._plan, self._warms_up = plan, plan.warmup is not None
+        self.learning_rate = plan.rate(plan.first_round)
+        self.living, self._count_steps = living, ages == "row"
+
+    def drawn(self, batch: Minibatch) -> None:
+        """Note the draw, as `LearnerState` does; only a strategy that looks at the rate depends on it."""
+        if self._warms_up and batch.index >= 0:
+            self.learning_rate = self._plan.rate(batch.index // self.learners)
+
+    def snapshot(self) -> Snapshot:
+        return Snapshot(NO_VECTOR, self.versions[self.rank])
+
+    def step(self, gradient: Gradient) -> None:
+        version = self.versions[self.rank]
+        self.versions[self.rank] = version + 1
+        self.steps += 1
+        self.counted_steps += 1
+        if self._count_steps:
+            self.count_age(version - gradient.version)
+
+    def count_age(self, stale: int) -> None:
+        """Count as `LearnerState`, like the rest."""
+        self.ages[stale if stale < STALENESS_BINS else -1] += 1
+        self.stale_sum += stale
+        self.stalest = max(self.stalest, stale)
+
+    def count_exchange(self, request: Exchange, version: int) -> None:
+        self.exchanges[request.peer] = self.exchanges.get(request.peer, 0) + 1
+        if request.since is not None and not self._count_steps:
+            self.count_age(version - 1 - request.since)
+
+    def replace(self, vector: Tensor) -> None:
+        self.versions[self.rank] += 1
+
+    def count(self, statistics: Statistics) -> None:
+        self.frames += statistics.frames
+
+    def reach(self, effect: Reach) -> int:
+        """Count a change of each row that the effect writes; return the version of the peer's."""
+        versions, (mine, theirs) = self.versions, REACH_RULES[type(effect)].access
+        if mine is WRITTEN:
+            versions[self.rank] += 1
+        if theirs is WRITTEN:
+            versions[effect.peer] += 1
+        return versions[effect.peer]
+
+    def report(self, counts: Counts) -> None:
+        """Write the counts into the tables."""
+        rank = self.rank
+        counts.steps[rank], counts.frames[rank] = self.counted_steps, self.frames
+        counts.staleness[rank] = self.ages
+        counts.stalest[rank], counts.stale_sum[rank] = self.stalest, self.stale_sum
+        for peer, number in self.exchanges.items():
+            counts.exchanges[rank, peer] = number
+
 
 GO_ON = Engine.go_on  # as an action of the clock it needs no object of its own
 
 
 class SimBackend(Backend):
-    """One learner from its start to its end, its death, or that of all others in its group; whoever comes back is
+    """One learner from its start to its end, its death, or that of all others in its group; one that comes back is
     another."""
 
     __slots__ = (
@@ -126,7 +237,7 @@ class SimBackend(Backend):
     # Gatherings -------------------------------------------------------------------------------------------------------
 
     def admits(self, effect: Gather) -> bool | Later:
-        """Send a model to the centre, if it counts; the learner fetches by itself what comes of it."""
+        """Send a model to the centre, if it counts; the learner fetches the result by itself."""
         if not self.engine.again:
             world = self._world
             self._admitted, self._has_come = world.gatherings.admits(self.rank, effect), False
@@ -178,7 +289,7 @@ class SimBackend(Backend):
         return self._world.background
 
     def _end_of(self, effect: Reach) -> int:
-        """Keep the rows busy; the time when it is over."""
+        """Keep the rows busy; return the time when the effect is over."""
         rank, peer, prices, rule = self.rank, effect.peer, self._prices, REACH_RULES[type(effect)]
         held = prices.held(rank, peer)
         if not rule.access.mine:

@@ -1,7 +1,7 @@
-"""A virtual cluster: which machines there are, how fast they compute, what lies between them, and what goes wrong.
+"""A virtual cluster: which machines there are, how fast they compute, the links between them, and their faults.
 
-Data only, read from YAML; what follows from it in nanoseconds is in cost.py. Learners are numbered node by node. All
-times are virtual seconds, sizes are bytes, bandwidths bytes per second. docs/simulator.md explains every key.
+Data only, read from YAML; costs in nanoseconds that follow from it are in cost.py. Learners are numbered node by node.
+All times are virtual seconds, sizes are bytes, bandwidths bytes per second. docs/simulator.md explains every key.
 """
 
 import math
@@ -27,8 +27,8 @@ class Node:
 
     speed      how many times as fast as `compute` says
     cores      learners beyond so many share them evenly; None: each has a processor of its own
-    slowdown   measured: factor on the per-frame part of a minibatch by the number of learners on the machine, for what
-               they share without being seen to (memory, buses, input). 1 for one learner; straight lines between the
+    slowdown   measured: factor on the per-frame part of a minibatch by the number of learners on the machine, for
+               resources that they share unseen (memory, buses, input). 1 for one learner; straight lines between the
                given numbers, and the last one's slope beyond it
     """
 
@@ -39,7 +39,7 @@ class Node:
     slowdown: Mapping[str, float] = field(default_factory=dict)
 
     def check(self, where: str) -> None:
-        """Raise UserError for what cannot be."""
+        """Raise UserError for a value that cannot be."""
         for learners, factor in _by_number(self.slowdown, f"{where}.slowdown"):
             if learners < 2 or not 1 <= factor < math.inf:
                 raise UserError(
@@ -61,7 +61,7 @@ class Node:
 class Compute:
     """Seconds of a gradient on a node of speed 1, its local update included.
 
-    seconds            a minibatch, whatever its size (default 0.1, or 0 where `seconds_per_frame` or `trace` is given)
+    seconds            a minibatch of any size (default 0.1, or 0 where `seconds_per_frame` or `trace` is given)
     seconds_per_frame  and so much more a frame
     update             the local update after each gradient
     sigma              of a log-normal factor with mean 1 on the gradient, drawn for every learner and step; 0: none
@@ -130,7 +130,7 @@ class Allreduce:
     inside: Mapping[str, NonNegative] = field(default_factory=dict)
 
     def check(self, where: str) -> None:
-        """Raise UserError for what cannot be."""
+        """Raise UserError for a value that cannot be."""
         for name in ("seconds", "inside"):
             for learners, _ in _by_number(getattr(self, name), f"{where}.{name}"):
                 if learners < 2:
@@ -157,7 +157,7 @@ class Handicap:
     window: tuple[float, float] = (0.0, math.inf)
 
     def check(self, where: str) -> None:
-        """Raise UserError for what cannot be."""
+        """Raise UserError for a value that cannot be."""
         try:
             Straggler(self.rank, self.factor, self.seconds)
         except UserError as error:
@@ -177,15 +177,15 @@ class Moment:
 
 @dataclass(frozen=True)
 class VirtualCluster:
-    """Everything that decides how long things take, and who is there.
+    """Everything that decides how long things take, and which learners are there.
 
     nodes        machines, in the order in which learners are numbered
-    compute      what a gradient costs
+    compute      the cost of a gradient
     links        latency and bandwidth, from which exchanges and means follow
-    exchange     measured seconds of one exchange, instead of what follows from the links
+    exchange     measured seconds of one exchange, instead of those that follow from the links
     allreduce    how means are made
-    mix          measured seconds of one mix with all neighbours, instead of what follows from links or `exchange`
-    background   what a learner begins goes on while it computes; false: it does it itself, as it does on one host
+    mix          measured seconds of one mix with all neighbours, instead of those that follow from links or `exchange`
+    background   effects that a learner begins go on while it computes; false: it does them itself, as on one host
     centre_node  the node that holds the centre row (the parameter server), if the strategy has one
     model_bytes  the size of a row on the wire; None: 4 bytes a parameter
     stragglers   learners that are slow, and when
@@ -257,7 +257,7 @@ class VirtualCluster:
         return sum(node.learners * node.count for node in self.nodes)
 
     def first(self, learners: int) -> "VirtualCluster":
-        """Return this cluster with its first `learners` learners only, and what happens to them.
+        """Return this cluster with its first `learners` learners only, and their stragglers, deaths and joins.
 
         Raises:
             UserError: it has fewer; none of these is there at the beginning.
@@ -292,7 +292,7 @@ class VirtualCluster:
         return self.exchange is not None and bool(self.allreduce.seconds)
 
     def alone(self, frames: int) -> float:
-        """Return seconds of a minibatch on the first node with nobody else on it, on average."""
+        """Return seconds of a minibatch on the first node with no other learner on it, on average."""
         compute = self.compute
         fixed = sum(compute.trace) / len(compute.trace) if compute.trace else compute.fixed
         return (fixed + compute.seconds_per_frame * frames) / self.nodes[0].speed + compute.update

@@ -76,7 +76,7 @@ class CostModel:
 
     @property
     def gradient_size(self) -> str:
-        """Text that says of what size a gradient is that takes `gradient` seconds."""
+        """Text that names the size of a gradient that takes `gradient` seconds."""
         if self.sequences_per_gradient is not None:
             return f"{self.sequences_per_gradient} sequences"
         return "any size" if self.frames_per_gradient is None else f"{self.frames_per_gradient} frames"
@@ -120,13 +120,13 @@ class CostModel:
 
 
 class Prices:
-    """A cluster's costs in nanoseconds, for rows of `model_bytes`; what a runtime asks at every event.
+    """A cluster's costs in nanoseconds, for rows of `model_bytes`; a runtime asks for one at every event.
 
-    A vector in the form of another codec than FP32 has the bytes that the codec makes of as many elements; what a
-    cluster says in seconds, it costs in any form. One of several fragments has its share of the elements, and costs
+    A vector in the form of another codec than FP32 has the bytes that the codec makes of as many elements; a cost that
+    the cluster gives in seconds holds in any form. One of several fragments has its share of the elements, and costs
     its share of such seconds.
 
-    Every answer is a function of its arguments and of who is alive, so equal simulations cost the same.
+    Every answer is a function of its arguments and of the living learners, so equal simulations cost the same.
 
     Raises:
         UserError: the cluster has another number of learners.
@@ -169,7 +169,7 @@ class Prices:
         self.set_alive([cluster.alive_at(rank, 0) for rank in range(learners)])
 
     def set_alive(self, alive: Sequence[bool]) -> None:
-        """Set which learners live, and so who shares its node with whom, from now on."""
+        """Set which learners live, and so which share a node, from now on."""
         self._living = [sum(bool(alive[rank]) for rank in ranks) for ranks in self._ranks]
         for place in range(len(self._machines)):
             self._share_node(place)
@@ -190,8 +190,8 @@ class Prices:
     # Gradients --------------------------------------------------------------------------------------------------------
 
     def gradient_ns(self, rank: int, frames: int, step: int, now_ns: int = 0) -> int:
-        """Return one gradient of `rank` over `frames` at its local step `step`, begun at `now_ns`; the update
-        included."""
+        """Return the nanoseconds of one gradient of `rank` over `frames` at its local step `step`, begun at `now_ns`;
+        the update included."""
         seconds = self._fixed[rank] + self._per_frame[rank] * frames
         if self._varied:
             block, at = divmod(step, BLOCK)
@@ -231,9 +231,9 @@ class Prices:
     def reach_ns(
         self, rank: int, peer: int, there: Codec | None = FP32, back: Codec | None = FP32, fragments: int = 1
     ) -> int:
-        """Return one effect on the row of `peer`, or on one of so many fragments of it: a message goes over and, since
-        the other row must be seen first, one comes back after it, each with a row in the form of the codec, or without
-        one."""
+        """Return the nanoseconds of one effect on the row of `peer`, or on one of so many fragments of it: a message
+        goes over and, since the other row must be seen first, one comes back after it, each with a row in the form of
+        the codec, or without one."""
         near = self.places[rank] == self.places[peer]
         place = "" if there is None else there.name, "" if back is None else back.name, near, fragments
         known = self._reaches.get(place)
@@ -249,7 +249,7 @@ class Prices:
 
     def mix_ns(self, rank: int, others: Sequence[int], codec: Codec = FP32) -> int:
         """Return the nanoseconds in which the rows of all `others` come in, one after another; over a shared link also
-        those of its node's learners, who mix in the same round."""
+        those of its node's learners, which mix in the same round."""
         if self.cluster.mix is not None:
             return nanoseconds(self.cluster.mix) if others else 0
         if self.cluster.exchange is not None:
@@ -280,8 +280,8 @@ class Prices:
     # Means ------------------------------------------------------------------------------------------------------------
 
     def mean_ns(self, group: tuple[int, ...], codec: Codec = FP32, fragments: int = 1) -> int:
-        """Return one mean over the learners in `group`, of a row or of one of its `fragments`, after the last has
-        arrived; nothing for one."""
+        """Return the nanoseconds of one mean over the learners in `group`, of a row or of one of its `fragments`, after
+        the last has arrived; nothing for one."""
         plain = codec.exact and fragments == 1
         known = self._means.get(group) if plain else self._other_means.get((group, codec, fragments))
         if known is None:
@@ -293,7 +293,7 @@ class Prices:
         return known
 
     def rested(self, group: tuple[int, ...], cost_ns: int, idle_ns: int) -> int:
-        """Return a mean of models that costs so much, after its group has had none for so long."""
+        """Return the nanoseconds of a mean of models that costs so much, after its group has had none for so long."""
         link = self.cluster.links.between
         if link.restart == 1 or idle_ns < nanoseconds(link.idle) or len({self.places[rank] for rank in group}) == 1:
             return cost_ns

@@ -2,16 +2,14 @@
 
 Gradients are real (whatever the task's learner computes); only time is made up. Each learner's coroutine is run by the
 engine of all runtimes (../engine.py), on primitives that take virtual time (backend.py) in a world that all learners
-share (world.py). What takes how long is in cost.py; who meets whom in meetings.py; who is given which minibatch in
-work.py; when a gradient is computed in gradients.py. A task without parameters is simulated without any vectors
-(timed.py).
+share (world.py). What takes how long is in cost.py; who is given which minibatch in
+work.py, with when a gradient is computed. A task without parameters is simulated without any vectors
+(backend.py).
 
 Legend: P parameters, L learners.
 """
 
-import gc
-from collections.abc import Iterator
-from contextlib import contextmanager, nullcontext
+from contextlib import nullcontext
 from dataclasses import replace
 
 import numpy as np
@@ -20,6 +18,7 @@ from torch import Tensor
 
 from roundelay.algorithms.averaging import shares_of
 from roundelay.core.errors import UserError
+from roundelay.core.extras import uncollected
 from roundelay.runtime.base import (
     Cluster,
     ClusterState,
@@ -37,29 +36,13 @@ from roundelay.runtime.gathering import LEARNT
 from roundelay.runtime.lanes import LANE_SEGMENTS, since_the_first
 from roundelay.runtime.learner_state import LearnerPlace, LearnerState, LearnerTables, LearnerVectors
 from roundelay.runtime.rows import NoLock, Row, others_known
-from roundelay.runtime.sim.backend import SimBackend
+from roundelay.runtime.sim.backend import NO_VECTOR, SimBackend, TimedLearner
 from roundelay.runtime.sim.cost import CostModel, Prices
-from roundelay.runtime.sim.gradients import Gradients
-from roundelay.runtime.sim.lives import Lives
-from roundelay.runtime.sim.timed import NO_VECTOR, TimedLearner
-from roundelay.runtime.sim.work import Work
-from roundelay.runtime.sim.world import VirtualWorld
+from roundelay.runtime.sim.work import Gradients, Work
+from roundelay.runtime.sim.world import Lives, VirtualWorld
 
 GLANCE_SECONDS, LOOK_TICKS = 0.2, 64
-"""Somebody may look after so many seconds, asked after every so many ticks."""
-
-
-@contextmanager
-def no_collector() -> Iterator[None]:
-    """Run without Python's search for cycles: an event makes many small objects and no cycle that lasts, and every look
-    through all of them costs a fifth of a simulation."""
-    enabled = gc.isenabled()
-    gc.disable()
-    try:
-        yield
-    finally:
-        if enabled:
-            gc.enable()
+"""Seconds between two looks of a watcher, and ticks between two looks at the clock."""
 
 
 class SimRuntime(Runtime):
@@ -90,7 +73,7 @@ class SimRuntime(Runtime):
         self._virtual = self.cost.virtual(learners, cluster.strategy.node_learners, sequence)
         self._prices = Prices(self._virtual, learners, model_bytes or 4 * size, cluster.seed, cluster.stragglers)
         self._check_lives()
-        place = self._learner.device  # rows, and whatever is done to them, are where gradients are computed
+        place = self._learner.device  # rows, and all work on them, are where gradients are computed
         self._vectors = {name: torch.zeros(learners, size, device=place) for name in ("row", *cluster.memory)}
         self._vectors["row"][:] = self._learner.initial()
         self._scalars = np.zeros((learners, cluster.scalars))
@@ -133,8 +116,6 @@ class SimRuntime(Runtime):
 
     def _check_lives(self) -> None:
         absent = [rank for rank in range(self.cluster.learners) if not self._virtual.alive_at(rank, 0)]
-        if self._goes_on:
-            absent += [joins.rank for joins in self._virtual.joins]
         if absent and self.cluster.strategy.traits.synchronous:
             raise UserError(
                 f"learner {absent[0]} joins later, but {self.cluster.strategy.label} is synchronous: its learners "
@@ -157,7 +138,7 @@ class SimRuntime(Runtime):
 
     @property
     def drained(self) -> float:
-        """Virtual seconds at which the last learner found nothing more to draw: what comes then ends the segment."""
+        """Virtual seconds at which the last learner found nothing more to draw: later events end the segment."""
         return self._world.drained_ns / 1e9
 
     # Segments ---------------------------------------------------------------------------------------------------------
@@ -166,6 +147,7 @@ class SimRuntime(Runtime):
         started, virtual = wall_clock(), self._world.clock.now_ns
         strategy, learners = self.cluster.strategy, self.cluster.learners
         if self._goes_on:
+            self._let_in()
             plan = replace(plan, epoch=plan.epoch.for_living(self._lives.living))
         self._counts.clear()
         for timed in self._timed:
@@ -180,7 +162,8 @@ class SimRuntime(Runtime):
         self._segments += 1
         self._schedule_lives()
         self._begin_roles()
-        with no_collector() if self._timed else nullcontext():
+        # An event makes many small objects and no cycle that lasts: to look through all costs a fifth of a simulation.
+        with uncollected() if self._timed else nullcontext():
             self._run(watch)
         if self._world.running:
             raise RuntimeError(f"simulation stands still; {self._world.missing()}")
@@ -209,7 +192,7 @@ class SimRuntime(Runtime):
                 if watch(self._glance()):
                     self._stop()
             if not (busy or self._world.running or self.cluster.strategy.traits.synchronous) and self._work.left_over:
-                self._schedule_lives()  # somebody died, and others had finished, or could not go on without it
+                self._schedule_lives()  # a learner died, and others had finished, or could not go on without it
                 self._begin_roles()
                 busy = True
 
@@ -245,13 +228,17 @@ class SimRuntime(Runtime):
         now, lives = self._world.clock.now_ns, self._lives
         if not lives.number or (self._needs_all and not lives.all_there):
             raise lives.died(lives.alive.index(False), now)
-        for rank in lives.late(now):
-            self._copy_row(rank, lives.neighbour(rank))
+        self._let_in()
         for at, rank, joins in lives.after(now):
             self._world.clock.at(at, self._join if joins else self._die, rank)
 
+    def _let_in(self) -> None:
+        """Let learners begin that have come meanwhile."""
+        for rank in self._lives.late(self._world.clock.now_ns):
+            self._copy_row(rank, self._lives.neighbour(rank))
+
     def _die(self, rank: int) -> None:
-        """Stop a learner that dies: what it had begun is not done, and its minibatch is drawn by another. Those that
+        """Stop a learner that dies: its pending effects are not done, and its minibatch is drawn by another. Those that
         wait for it in a group stop as well, as on real learners, and all begin again without it when the others have
         finished."""
         lives, now = self._lives, self._world.clock.now_ns
@@ -267,8 +254,9 @@ class SimRuntime(Runtime):
         self._world.abandon(rank)
 
     def _join(self, rank: int) -> None:
-        """Let a learner join: it copies the row of its nearest neighbour, which takes as long as the link says."""
-        if not self._lives.alive[rank]:
+        """Let a learner join: it copies the row of its nearest neighbour, which takes as long as the link says. To
+        learners that wait for each other it comes when the next segment begins."""
+        if not self._lives.alive[rank] and not self._goes_on:
             source = self._lives.neighbour(rank)
             end = self._world.hold(self._prices.held(rank, source)[1:], self._prices.reach_ns(rank, source, None))
             self._world.clock.at(end, self._joined, (rank, source))
@@ -290,9 +278,12 @@ class SimRuntime(Runtime):
             self._vectors[name][rank] = self._vectors[name][source]
         self._scalars[rank] = self._scalars[source]
         if self.cluster.strategy.weighed:
-            self._scalars[rank, -1] = 0  # nobody has worked on this copy
+            self._scalars[rank, -1] = 0  # no learner has worked on this copy
+        if self._goes_on:  # who mixes with whom follows from them
+            self._steps[rank] = self._steps[source]
         if self._timed:
             self._timed[rank].replace(NO_VECTOR)
+            self._timed[rank].steps = int(self._steps[rank]) if self._goes_on else self._timed[rank].steps
         else:
             self._versions[rank] += 2
         self._lives.set(rank, True)
@@ -319,7 +310,8 @@ class SimRuntime(Runtime):
                 vectors["scalars"][[not there for there in self._lives.alive], -1] = 0
         if (learnt := self._world.gatherings.learnt()) is not None:
             vectors[LEARNT] = torch.from_numpy(learnt)
-        integers = {"steps": self._steps.tolist(), "versions": self._versions.tolist()}
+        steps = self._steps[source] if self.cluster.strategy.traits.synchronous else self._steps
+        integers = {"steps": steps.tolist(), "versions": self._versions.tolist()}
         return ClusterState(vectors, integers, self._world.clock.now_ns)
 
     def load(self, state: ClusterState) -> None:

@@ -1,33 +1,174 @@
-"""State that simulated learners share: virtual time, who lives, rows that are busy, means, mixes and gatherings.
+"""State that simulated learners share: virtual time, lives, rows that are busy, means, mixes and gatherings.
+
+Means of a group and mixes with neighbours take a vector's value when its learner arrives, and are computed when the
+last has. Where learners go on without the dead, they are of the living, and of those that had arrived before they died.
 
 Legend: P parameters.
 """
 
 import math
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
 from functools import cache
-from typing import TYPE_CHECKING
+from heapq import heappop, heappush
+from typing import TYPE_CHECKING, Any, Generic, TypeVar
 
 from torch import Tensor
 
+from roundelay.algorithms.averaging import some_weight, weighted_mean
 from roundelay.core.codec import FP32, Codec
 from roundelay.core.effects import Gather, GradMean, Mean, Mix
 from roundelay.core.flat import VectorFragment
 from roundelay.core.state import Statistics
+from roundelay.runtime.base import LearnerDied
 from roundelay.runtime.coding import arrived
 from roundelay.runtime.gathering import Gatherings, GatheringTable
 from roundelay.runtime.lanes import Lane
 from roundelay.runtime.rows import Row
-from roundelay.runtime.sim.clock import Clock
 from roundelay.runtime.sim.cluster import VirtualCluster
 from roundelay.runtime.sim.cost import Prices
-from roundelay.runtime.sim.gradients import Gradients
-from roundelay.runtime.sim.lives import Lives
-from roundelay.runtime.sim.meetings import VirtualMeans, VirtualMixes
-from roundelay.runtime.sim.work import Work
+from roundelay.runtime.sim.work import Gradients, Work
 
 if TYPE_CHECKING:
     from roundelay.runtime.sim.backend import SimBackend
+
+W = TypeVar("W")
+Group = tuple[int, ...]
+
+
+class VirtualMeans(Generic[W]):
+    """Means by group; a group may be in one at a time.
+
+    Args:
+        gone: learners that are waited for no more.
+    """
+
+    def __init__(self, gone: Sequence[int] = ()) -> None:
+        self._gatherings: dict[Group, dict[int, tuple[Tensor, float, W]]] = {}  # those that have arrived, by rank
+        self._recent: Group = ()
+        self._arrived: dict[int, tuple[Tensor, float, W]] = {}
+        self._gone = {*gone}
+
+    def leave(self, rank: int) -> list[tuple[Group, Tensor, list[W]]]:
+        """Remove learner `rank`, which has died; return the means that were waiting for it alone, as of `arrive`, with
+        their groups."""
+        self._gone.add(rank)
+        found = []
+        for group in [group for group in self._gatherings if rank in group]:
+            self._recent, self._arrived = group, self._gatherings[group]
+            if (complete := self._complete(group)) is not None:
+                found.append((group, *complete))
+        return found
+
+    def arrive(self, rank: int, group: Group, vector: Tensor, weight: float, who: W) -> tuple[Tensor, list[W]] | None:
+        """Return the mean and all that wait for it, in the group's order, if `rank` was the last one missing."""
+        if group is not self._recent:  # to look a thousand ranks up by their hash costs more than all the rest
+            gathering = self._gatherings.setdefault(group, {})
+            self._recent, self._arrived = group, gathering
+        arrived = self._arrived
+        arrived[rank] = (vector.clone() if vector.numel() else vector, weight, who)  # its value now
+        if len(arrived) + len(self._gone) < len(group):  # of ten thousand learners nearly always
+            return None
+        return self._complete(group)
+
+    def _complete(self, group: Group) -> tuple[Tensor, list[W]] | None:
+        """Complete the mean, as of `arrive`, of a group all of which have come."""
+        arrived, members = self._arrived, group
+        if len(arrived) < len(group):
+            if any(member not in arrived and member not in self._gone for member in group):
+                return None
+            members = tuple(member for member in group if member in arrived)
+        del self._gatherings[group]
+        self._recent = ()
+        vectors, weights, waiting = zip(*(arrived[member] for member in members), strict=True)
+        if not vectors[0].numel():
+            return vectors[0], list(waiting)
+        return weighted_mean(vectors, some_weight(weights) if self._gone else weights), list(waiting)
+
+    def abandon(self, rank: int) -> list[W]:
+        """Return all that wait in a group with `rank`, which will not come; they need not wait any longer."""
+        groups = [group for group in self._gatherings if rank in group]
+        self._recent = ()
+        return [who for group in groups for _, _, who in self._gatherings.pop(group).values()]
+
+    def missing(self) -> dict[Group, list[int]]:
+        """Return learners that have not arrived, by group."""
+        return {group: sorted(set(group) - set(arrived)) for group, arrived in self._gatherings.items()}
+
+
+@dataclass(slots=True)
+class _Contribution:
+    """A vector laid out for a Mix, and how many have still to read it."""
+
+    vector: Tensor
+    readers: int
+
+
+class VirtualMixes(Generic[W]):
+    """Mixes by the number each learner has asked for so far. A learner is read by those that it names as readers, and
+    by no other. Learners that are `gone` are waited for no more."""
+
+    def __init__(self, learners: int, gone: Sequence[int] = ()) -> None:
+        self._number = [0] * learners
+        self._contributions: dict[tuple[int, int], _Contribution] = {}
+        self._there: dict[tuple[int, int], int] = {}  # (reader, number) -> contributions to it
+        self._waiting: dict[int, tuple[int, Mix, W]] = {}
+        self._gone = {*gone}
+
+    def leave(self, rank: int) -> list[tuple[int, Mix, Tensor, W]]:
+        """Remove learner `rank`, which has died; return the mixes that were waiting for it alone, as of `arrive`."""
+        self._gone.add(rank)
+        self._waiting.pop(rank, None)
+        return [
+            self._complete(reader, *asked)
+            for reader, asked in [*self._waiting.items()]
+            if self._there.get((reader, asked[0]), 0) == self._expected(*asked)
+        ]
+
+    def arrive(self, rank: int, mix: Mix, vector: Tensor, who: W) -> list[tuple[int, Mix, Tensor, W]]:
+        """Return all mixes that are complete now: (rank, its effect, the mixed vector, its `who`). `vector` (P,) is the
+        one in `mix` as the others receive it."""
+        number = self._number[rank] = self._number[rank] + 1
+        counts_itself = any(other == rank for other, _ in mix.weights)
+        if vector.numel():
+            self._contributions[rank, number] = _Contribution(vector.clone(), len(mix.readers) + counts_itself)
+        self._waiting[rank] = (number, mix, who)
+        found, there = [], self._there
+        for reader in (rank, *mix.readers):
+            key = (reader, number)
+            there[key] = laid_out = there.get(key, 0) + (reader != rank or counts_itself)
+            asked = self._waiting.get(reader)
+            if asked is None or asked[0] != number:
+                continue
+            if laid_out == (self._expected(*asked) if self._gone else len(asked[1].weights)):
+                found.append(self._complete(reader, *asked))
+        return found
+
+    def _expected(self, number: int, mix: Mix, _: W) -> int:
+        """Return contributions to a mix: all, except of learners that died before they had come to it."""
+        absent = [other for other, _ in mix.weights if other in self._gone and self._number[other] < number]
+        return len(mix.weights) - len(absent)
+
+    def _complete(self, rank: int, number: int, mix: Mix, who: W) -> tuple[int, Mix, Tensor, W]:
+        del self._waiting[rank]
+        del self._there[rank, number]
+        if not mix.vector.numel():
+            return rank, mix, mix.vector, who
+        given = mix.weights
+        if self._gone:
+            given = tuple(one for one in given if (one[0], number) in self._contributions)
+        contributions = [self._contributions[other, number] for other, _ in given]
+        mixed = weighted_mean([one.vector for one in contributions], [weight for _, weight in given])
+        for (other, _), contribution in zip(given, contributions, strict=True):
+            contribution.readers -= 1
+            if not contribution.readers:
+                del self._contributions[other, number]
+        return rank, mix, mixed, who
+
+    def missing(self) -> dict[int, int]:
+        """Return the number of the mix each waiting learner waits for."""
+        return {rank: number for rank, (number, _, _) in self._waiting.items()}
+
 
 NEVER_NS = 1 << 62
 """Longer than anything rests."""
@@ -39,7 +180,7 @@ class Ticket:
     begun    the learner did not wait for it at once
     there    the `mean` is
     waits    the learner does, for that
-    cost_ns  of a mean that was begun in the foreground: what is still to be paid, in the wait
+    cost_ns  of a mean that was begun in the foreground: the rest that is still to be paid, in the wait
     """
 
     __slots__ = ("begun", "cost_ns", "learner", "mean", "there", "waits")
@@ -56,7 +197,7 @@ class VirtualWorld:
 
     Args:
         rows: by rank, then the centre; none where learners have no vectors.
-        goes_on: means and mixes are taken without those who have died.
+        goes_on: means and mixes are taken without the dead.
 
     `drained_ns` is the last time at which a learner found nothing to draw.
     """
@@ -79,7 +220,7 @@ class VirtualWorld:
         """By rank, of the segment that runs; None: it has none."""
         self.gatherings = Gatherings(GatheringTable.zeros(learners))
         self.waiting: dict[int, tuple[Gather, SimBackend]] = {}
-        """Those who wait in a gathering."""
+        """Learners that wait in a gathering."""
         self.running: dict[int, SimBackend] = {}
         self.work: Work
         self.restart(0)
@@ -159,7 +300,7 @@ class VirtualWorld:
     # Rows -------------------------------------------------------------------------------------------------------------
 
     def hold(self, resources: tuple[int, ...], cost_ns: int) -> int:
-        """Keep all of them busy for so long, as soon as all are free; the time they are free again."""
+        """Keep all of them busy for so long, as soon as all are free; return the time they are free again."""
         busy, end = self._busy_until, self.clock.now_ns
         for resource in resources:
             end = max(end, busy[resource])
@@ -178,7 +319,7 @@ class VirtualWorld:
     def meet(
         self, ticket: Ticket, effect: GradMean | Mean, vector: Tensor, weight: float, fragment: VectorFragment
     ) -> None:
-        """Come to a mean with a vector (P,). A learner that waits for one who will never come ends here."""
+        """Come to a mean with a vector (P,). A learner that waits for one that will never come ends here."""
         learner, group, codec = ticket.learner, effect.group, effect.codec
         if not (self._goes_on or (self.lives.all_there and not self.outside)) and not all(map(self._comes, group)):
             self.end(learner)
@@ -199,7 +340,7 @@ class VirtualWorld:
         return self.lives.there(member) and member not in self.outside
 
     def _met(self, mean: Tensor, waiting: Sequence[Ticket], cost_ns: int) -> None:
-        """Let all who were waited for go on from a mean, which is there for all of them at once."""
+        """Let all that were waited for go on from a mean, which is there for all of them at once."""
         for ticket in waiting:
             ticket.mean = mean
         if self.background:
@@ -229,13 +370,13 @@ class VirtualWorld:
     # Gatherings -------------------------------------------------------------------------------------------------------
 
     def has_come(self, learner: "SimBackend") -> None:
-        """Have a learner go on whose model has come to the centre."""
+        """Let a learner go on: its model has come to the centre."""
         if not learner.gone:
             learner.engine.go_on()
             self._look_at_gathering()
 
     def _look_at_gathering(self, _: object = None) -> None:
-        """Close it, or look again when it is to close. Of those who wait, one that goes on closes it, if there is any;
+        """Close it, or look again when it is to close. Of those that wait, one that goes on closes it, if there is any;
         else the first."""
         if not self.waiting:
             return
@@ -248,7 +389,7 @@ class VirtualWorld:
             self.clock.at(max(self.clock.now_ns + 1, math.ceil(due * 1e9)), self._look_at_gathering)
 
     def _close(self, learner: "SimBackend") -> None:
-        """Let one who waits close the gathering; it goes on with the others, by rank."""
+        """Let one that waits close the gathering; it goes on with the others, by rank."""
         if learner.gone:
             return
         learner.closing = True
@@ -270,3 +411,89 @@ def _give(tickets: Sequence[Ticket]) -> None:
             learner.engine.go_on()
         else:
             learner.engine.answers += 1
+
+
+class Lives:
+    """The living learners of a cluster at virtual time `now_ns`. The learners that share a node depend on them."""
+
+    def __init__(self, cluster: VirtualCluster, prices: Prices, now_ns: int) -> None:
+        self._cluster, self._prices = cluster, prices
+        self.alive = [cluster.alive_at(rank, now_ns) for rank in range(cluster.learners)]
+        self.number = sum(self.alive)
+        """Learners that live."""
+        self.all_there = all(self.alive)
+        prices.set_alive(self.alive)
+
+    @property
+    def living(self) -> tuple[int, ...]:
+        """Ranks, in order."""
+        return tuple(rank for rank, there in enumerate(self.alive) if there)
+
+    def set(self, rank: int, there: bool) -> None:
+        """Note that learner `rank` has come, or died."""
+        if self.alive[rank] == there:
+            return
+        self.alive[rank] = there
+        self.number += 1 if there else -1
+        self.all_there = self.number == len(self.alive)
+        self._prices.change_alive(rank, there)
+
+    def late(self, now_ns: int) -> list[int]:
+        """Return learners that should be there by now and are not: they were still copying a row."""
+        return [r for r, there in enumerate(self.alive) if not there and self._cluster.alive_at(r, now_ns)]
+
+    def after(self, now_ns: int) -> list[tuple[int, int, bool]]:
+        """Return the coming deaths and joins: (virtual nanosecond, rank, whether it joins)."""
+        return [told for told in self._cluster.lives() if told[0] > now_ns]
+
+    def neighbour(self, rank: int) -> int:
+        """Return the living learner nearest by number."""
+        return min((other for other in self.living if other != rank), key=lambda other: (abs(other - rank), other))
+
+    def there(self, peer: int) -> bool:
+        """Return True for the centre, which always is there."""
+        return self.all_there or peer >= len(self.alive) or self.alive[peer]
+
+    def died(self, rank: int, now_ns: int) -> LearnerDied:
+        """Return the exception to raise if its death cannot be borne."""
+        return LearnerDied(rank, self.reason(now_ns))
+
+    def reason(self, now_ns: int) -> str:
+        """Return the reason of a death."""
+        return f"cluster {self._cluster.name!r} says so, at {now_ns / 1e9:g} s"
+
+
+Action = Callable[[Any], None]
+
+
+class Clock:
+    """A heap of things to do. The total order (time, serial) makes two equal simulations equal.
+
+    An action comes with its argument: making a closure for each would cost as much as the rest of an event.
+    """
+
+    def __init__(self, now_ns: int = 0) -> None:
+        self.now_ns = now_ns
+        self._heap: list[tuple[int, int, Action, Any]] = []
+        self._serial = 0
+
+    def at(self, time_ns: int, action: Action, what: Any = None) -> None:
+        """Do `action(what)` at `time_ns`, after everything already asked for at that time."""
+        if time_ns < self.now_ns:
+            raise ValueError(f"{time_ns} ns lies before now ({self.now_ns} ns)")
+        self._serial += 1
+        heappush(self._heap, (time_ns, self._serial, action, what))
+
+    def run(self, times: int) -> bool:
+        """Do the next `times` things; False when there were not so many."""
+        heap = self._heap
+        for _ in range(times):
+            if not heap:
+                return False
+            self.now_ns, _, action, what = heappop(heap)
+            action(what)
+        return True
+
+    def forget(self) -> None:
+        """Forget all that was asked for so far."""
+        self._heap.clear()

@@ -105,7 +105,8 @@ class Voice:
 
 
 def main() -> None:
-    """Serve the requests on standard input until it ends."""
+    """Write a wave file for each request on standard input, a line of JSON with text, voice, rate, pitch and file;
+    answer each by a line of JSON with its phones and words."""
     voice = Voice()
     for line in sys.stdin:
         request = json.loads(line)

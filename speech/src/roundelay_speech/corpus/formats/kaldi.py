@@ -38,7 +38,7 @@ from roundelay_speech.kaldi_io.tables import (
     stretches_of,
 )
 
-_OVERSHOOT = 0.5  # s; what extract-segments allows by default
+_OVERSHOOT = 0.5  # s; the default of extract-segments
 _DURATION_SLACK = 0.1  # s; durations are written with two or three decimals, and frames leave out the edges
 _FRAME_SHIFT_MS = 10.0
 _DECODED_SECONDS = 4 * 3600.0  # of audio, that is decoded to find all faults; half a minute's work
@@ -58,12 +58,12 @@ class KaldiOptions:
 
 @dataclass(frozen=True)
 class DataDir:
-    """Content of a data directory."""
+    """Utterances of a Kaldi data directory, features given with them, and those left out."""
 
     utterances: list[Utterance]  # sorted by id, with absolute paths
     left_out: list[LeftOut]  # under `skip`, with reasons
     matrices: GivenFeatures | None = None  # when features are given
-    remarks: list[str] = field(default_factory=list)  # what is odd, though it can be used
+    remarks: list[str] = field(default_factory=list)  # on oddities that can be used
 
 
 @dataclass(frozen=True)
@@ -151,9 +151,11 @@ def read_data_dir_with(
 def _refuse(directory: Path, problems: Sequence[str]) -> None:
     """Raise a UserError that lists all problems, if there are any."""
     if problems:
-        unsaid = f"{directory / 'text'}: no such file" in problems
-        ways = "\n`--unlabelled`, or `roundelay evaluate MODEL --data DIR`, recognises speech without transcripts."
-        hint = ways if unsaid else ""
+        ways = {
+            "text": "`--unlabelled`, or `roundelay evaluate MODEL --data DIR`, recognises speech without transcripts.",
+            "utt2spk": "It has a line `UTTERANCE SPEAKER` for each; name a speaker that is not known as the utterance.",
+        }
+        hint = "".join(f"\n{way}" for name, way in ways.items() if f"{directory / name}: no such file" in problems)
         faults = f"{counted(len(problems), 'fault')} in the data directory:\n{listing(problems)}{hint}"
         raise UserError(f"{directory}: {faults}")
 
@@ -284,7 +286,7 @@ def _matrices(
 
 
 def _lengths(wav: Table, root: Path, pipes: Pipes | None, progress: Progress) -> dict[str, _Recording | str]:
-    """Return recording -> its file, or what is wrong with it."""
+    """Return recording -> its file, or its fault."""
     commands = {name: value for name, value in wav.values.items() if value.endswith("|")}
     made: Mapping[str, Path | Failed] = {}
     if commands and pipes is not None:

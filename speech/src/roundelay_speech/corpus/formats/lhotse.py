@@ -2,7 +2,7 @@
 
 A file is named `[PREFIX_]KIND[_PART].jsonl[.gz]`, KIND one of recordings, supervisions, cuts; the files of one part
 together are a split. Where there are cuts they are read, and nothing else. Every supervision is an utterance: its times
-in its recording, its own id. What an utterance has no place for is lost: `custom` fields, alignments, features.
+in its recording, its own id. Parts that an utterance has no place for are lost: `custom` fields, alignments, features.
 
 Paths of audio are relative to the corpus folder. Samples that are in no file as they are, of mixed cuts, transforms or
 commands, are made by the package lhotse, where it is installed (see `lhotse_loading`). A recording whose channels are
@@ -55,7 +55,7 @@ class _Reading:
     faults: list[str] = field(default_factory=list)
     left_out: list[LeftOut] = field(default_factory=list)
     utterances: list[Utterance] = field(default_factory=list)
-    checked: dict[tuple[str, int, int], str | None] = field(default_factory=dict)  # source -> what is wrong with it
+    checked: dict[tuple[str, int, int], str | None] = field(default_factory=dict)  # source -> its fault
 
 
 def find_parts(source: Path) -> dict[str, dict[str, Path]]:
@@ -97,10 +97,10 @@ def read_part(
 
     Returns:
         The utterances, and under `skip` those left out with the reason: empty transcripts, audio missing or not as the
-        manifest says, times outside the recording, supervisions of several channels, what lhotse is needed for.
+        manifest says, times outside the recording, supervisions of several channels, records that need lhotse.
 
     Raises:
-        UserError: files that are broken, records without what they need, ids that occur twice; under `error` also
+        UserError: files that are broken, records without a needed field, ids that occur twice; under `error` also
             every utterance that cannot be used. Everything wrong is listed with file:line.
     """
     reading = _Reading(options.channel)
@@ -144,11 +144,11 @@ def _load_special(reading: _Reading, where: Path, root: Path, options: LhotseOpt
 
 
 class _Fault(Exception):
-    """A record that is not what Lhotse writes."""
+    """A record that is not in Lhotse's form."""
 
 
 def _guarded(reading: _Reading, at: str, work: Callable[..., None], *arguments: object) -> None:
-    """Do the work on one record; what is wrong with the record is written down."""
+    """Do the work on one record; its faults are written down."""
     try:
         work(*arguments)
     except _Fault as fault:
@@ -156,8 +156,8 @@ def _guarded(reading: _Reading, at: str, work: Callable[..., None], *arguments: 
 
 
 def _records(path: Path, faults: list[str]) -> Iterator[tuple[str, dict[str, Any]]]:
-    """Yield `FILE:LINE` and object of every line; what cannot be read goes to `faults`, and ends the file where it
-    must."""
+    """Yield `FILE:LINE` and object of every line; a line that cannot be read goes to `faults`, and ends the file where
+    it must."""
     number = 0
     try:
         with gzip.open(path, "rb") if path.suffix == ".gz" else open(path, "rb") as file:

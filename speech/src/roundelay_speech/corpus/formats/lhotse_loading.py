@@ -1,5 +1,5 @@
 """Cuts whose samples are in no file as they are: mixed or padded, transformed when they are loaded (speed, rate,
-volume), or what a command writes. The package lhotse makes their samples, once for each supervision, into a file of the
+volume), or written by a command. The package lhotse makes their samples, once for each supervision, into a file of the
 prepared corpus, so that no later step needs it.
 
 Legend: C channels of a cut, N samples of a supervision.
@@ -95,7 +95,7 @@ def load_cut(
         )  # it takes its argument apart
         loaded = loaded.with_recording_path_prefix(root.absolute())
         supervisions = [*loaded.supervisions]
-    except Exception as error:  # of any kind: the record is somebody's, and so is the code that reads it
+    except Exception as error:  # of any kind: neither the record nor the code that reads it is ours
         return [], [LeftOut(name, f"{name}: {at}: lhotse cannot read it: {_short(error)}")]
     if not supervisions:
         return [], [LeftOut(name, f"{name}: {at}: no supervision, so no transcript")]
@@ -110,7 +110,7 @@ def load_cut(
 
 
 def _refused(cut: Mapping[str, Any], options: LhotseOptions) -> str | None:
-    """Return a reason not to load a cut, with what can be done."""
+    """Return a reason not to load a cut, with a remedy."""
     kinds = {*_kinds(cut)}
     if "command" in kinds and not options.commands:
         return "`--allow-pipes` runs it, if you trust it; or save the audio first"

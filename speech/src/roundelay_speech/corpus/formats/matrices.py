@@ -1,11 +1,11 @@
-"""Features that somebody else computed, in Kaldi's archives: checked, and put into a feature store as they are.
+"""Features computed elsewhere, in Kaldi's archives: checked, and put into a feature store as they are.
 
 Statistics for normalisation come from `cmvn.scp` where there is one (a speaker in several data directories has the
 sum), and are computed per speaker where there is none.
 
-Nothing in an archive says what its numbers are. Log energies of overlapping bands rise and fall together; cepstra,
-fMLLR and bottleneck features are made so that they do not. So features whose neighbours correlate are taken for a
-filterbank.
+Nothing in an archive tells the meaning of its numbers. Log energies of overlapping bands rise and fall together;
+cepstra, fMLLR and bottleneck features are made so that they do not. So features whose neighbours correlate are taken
+for a filterbank.
 
 Legend: T frames of all utterances together, F features.
 """
@@ -24,8 +24,9 @@ import numpy.typing as npt
 
 from roundelay.core.checksums import write_checked
 from roundelay.core.errors import UserError
-from roundelay.core.files import atomic_write, read_json
-from roundelay.core.progress import Progress
+from roundelay.core.files import atomic_write
+from roundelay.core.progress import Progress, tracked
+from roundelay_speech.data.arrays import Float32, Float64, npy_header
 from roundelay_speech.data.manifest import Utterance
 from roundelay_speech.data.problems import counted, listing
 from roundelay_speech.features.store import (
@@ -34,18 +35,18 @@ from roundelay_speech.features.store import (
     SPEAKER_STATISTICS,
     STORE_VERSION,
     FeatureStore,
-    Float32,
     SpeakerStats,
+    SpeakerSums,
     StoredPart,
+    file_state,
+    whole_store,
     write_speakers,
 )
-from roundelay_speech.kaldi_io.archive import read_matrix
 from roundelay_speech.kaldi_io.locations import ArchiveError, parse_location
+from roundelay_speech.kaldi_io.objects import read_matrix
 
 # Correlation of neighbours above which features are a filterbank; log mel of AN4: 0.96, its cepstra: -0.01.
 _TOGETHER = 0.5
-
-Float64 = npt.NDArray[np.float64]
 
 
 @dataclass(frozen=True)
@@ -88,8 +89,7 @@ def check_features(
     """
     shapes: dict[str, tuple[int, int]] = {}
     reasons: dict[str, str] = {}
-    progress.start("checking features", len(places))
-    for name, where in places.items():
+    for name, where in tracked(progress, "checking features", places.items()):
         try:
             matrix = read_matrix(where, root)
             if (reason := _unusable(matrix)) is None:
@@ -98,8 +98,6 @@ def check_features(
                 reasons[name] = f"{where}: {reason}"
         except ArchiveError as error:
             reasons[name] = str(error).rstrip(".")
-        progress.advance()
-    progress.finish()
     if shapes:
         width = Counter(columns for _, columns in shapes.values()).most_common(1)[0][0]
         for name in [name for name, (_, columns) in shapes.items() if columns != width]:
@@ -129,11 +127,11 @@ def store_matrices(
 
     Raises:
         UserError: a matrix has become unreadable or has another number of columns, a speaker has no statistics or
-            impossible ones, the disk is full. What was in the folder before stays.
+            impossible ones, the disk is full. Earlier files in the folder stay.
     """
     fingerprint = _fingerprint(utterances, given)
-    if (done := _complete(folder, fingerprint)) is not None:
-        return done
+    if (done := whole_store(folder, fingerprint)) is not None:
+        return done[0]
     copied = _copy(utterances, folder, given, progress)
     speakers = copied.speakers
     write_speakers(folder / SPEAKER_STATISTICS, speakers)
@@ -171,7 +169,7 @@ def _copy(utterances: Sequence[Utterance], folder: Path, given: GivenFeatures, p
     progress.start("copying features", len(utterances))
     frames: list[int] = []
     width = 0
-    sums = _Sums()
+    sums = SpeakerSums()
     neighbours = _Neighbours()
     try:
         with atomic_write(folder / FEATURES) as file:
@@ -182,15 +180,16 @@ def _copy(utterances: Sequence[Utterance], folder: Path, given: GivenFeatures, p
                 if (reason := _unusable(matrix)) is not None or matrix.shape[1] != width:
                     raise UserError(f"{utterance.id}: {where}: {reason or 'has changed'}. Run the same command again.")
                 if not frames:
-                    file.write(_header(0, width))
+                    file.write(npy_header(0, width))
                 file.write(matrix.tobytes())
                 frames.append(len(matrix))
-                sums.add(utterance.speaker, matrix)
+                double = matrix.astype(np.float64)  # sums as `compute-cmvn-stats` has them
+                sums.add_sums(utterance.speaker, len(double), double.sum(0), np.square(double).sum(0))
                 neighbours.add(matrix)
                 progress.advance()
             speakers = sums.finish() if given.statistics is None else _statistics(utterances, given, width)
             file.seek(0)
-            file.write(_header(sum(frames), width))
+            file.write(npy_header(sum(frames), width))
             # As for features computed here: the old index goes once the new array is safe, the new one comes last.
             file.flush()
             os.fsync(file.fileno())
@@ -200,25 +199,15 @@ def _copy(utterances: Sequence[Utterance], folder: Path, given: GivenFeatures, p
     return _Copied(frames, width, speakers, neighbours.correlation())
 
 
-def _header(rows: int, columns: int) -> bytes:
-    """Return the head of a .npy file of float32, always of 128 bytes: it is written again once the rows are counted."""
-    text = f"{{'descr': '<f4', 'fortran_order': False, 'shape': ({rows}, {columns}), }}"
-    return b"\x93NUMPY\1\0" + (118).to_bytes(2, "little") + text.ljust(117).encode() + b"\n"
-
-
 def _fingerprint(utterances: Sequence[Utterance], given: GivenFeatures) -> str:
-    """Return an identity that changes with the utterances, the archives and what is taken from them."""
+    """Return an identity that changes with the utterances, the archives and the parts taken from them."""
     digest = hashlib.blake2b(json.dumps([STORE_VERSION, given.frame_shift_ms]).encode(), digest_size=16)
     files: dict[Path, tuple[int, int]] = {}
 
     def add(names: Sequence[str], where: str) -> None:
         place = parse_location(where, given.root)
         if place.path not in files:
-            try:
-                status = place.path.stat()
-                files[place.path] = (status.st_size, status.st_mtime_ns)
-            except OSError:
-                files[place.path] = (-1, -1)
+            files[place.path] = file_state(place.path)
         digest.update(json.dumps([*names, where, *files[place.path]]).encode())
 
     for u in utterances:
@@ -228,17 +217,6 @@ def _fingerprint(utterances: Sequence[Utterance], given: GivenFeatures) -> str:
         for where in (given.statistics or {}).get(speaker, ()):
             add([speaker], where)
     return digest.hexdigest()
-
-
-def _complete(folder: Path, fingerprint: str) -> FeatureStore | None:
-    """Return the store in `folder` if it is whole and is the one wanted."""
-    try:
-        if read_json(folder / INDEX)["fingerprint"] != fingerprint:
-            return None
-        store = FeatureStore.open(folder)
-    except (UserError, KeyError, TypeError):
-        return None
-    return None if store.absent else store
 
 
 class _Neighbours:
@@ -263,34 +241,9 @@ class _Neighbours:
         return float(np.mean(covariance / np.maximum(scale, 1e-12))) if len(scale) else 0.0
 
 
-class _Sums:
-    """Frames, sums and sums of squares per speaker, in double precision, as `compute-cmvn-stats` has them."""
-
-    def __init__(self) -> None:
-        self.of: dict[str, tuple[float, Float64, Float64]] = {}
-
-    def add(self, speaker: str, features: Float32) -> None:
-        double = features.astype(np.float64)
-        self.add_sums(speaker, len(double), double.sum(0), np.square(double).sum(0))
-
-    def add_sums(self, speaker: str, count: float, total: Float64, squares: Float64) -> None:
-        before = self.of.get(speaker, (0.0, np.zeros(len(total)), np.zeros(len(total))))
-        self.of[speaker] = (before[0] + count, before[1] + total, before[2] + squares)
-
-    def finish(self) -> SpeakerStats:
-        names = tuple(sorted(self.of))
-        counts = np.array([self.of[name][0] for name in names])
-        mean = np.stack([self.of[name][1] for name in names]) / counts[:, None]
-        variance = np.stack([self.of[name][2] for name in names]) / counts[:, None] - np.square(mean)
-        std = np.maximum(np.sqrt(np.maximum(variance, 0.0)), SpeakerStats.STD_FLOOR)
-        return SpeakerStats(
-            names, mean.astype(np.float32), std.astype(np.float32), np.maximum(1, np.round(counts)).astype(np.int64)
-        )
-
-
 def _statistics(utterances: Sequence[Utterance], given: GivenFeatures, width: int) -> SpeakerStats:
     """Return statistics of `cmvn.scp`: matrices of 2 x (F + 1), sums and the number of frames above sums of squares."""
-    sums = _Sums()
+    sums = SpeakerSums()
     problems: list[str] = []
     for speaker in sorted({u.speaker for u in utterances}):
         places = (given.statistics or {}).get(speaker, ())

@@ -19,7 +19,7 @@ import numpy as np
 
 from roundelay.core.errors import UserError
 from roundelay.core.files import read_text
-from roundelay.core.progress import Progress
+from roundelay.core.progress import Progress, tracked
 from roundelay_speech.audio.activity import FRAMES_PER_SECOND, Cutting, Energies, cut, smoothed
 from roundelay_speech.audio.reading import AudioError, audio_shape, bad_audio, hushed
 from roundelay_speech.audio.recordings import one_word, recordings_below, unique_names
@@ -47,7 +47,7 @@ class RecordingOptions:
 
 @dataclass(frozen=True)
 class RecordingFolder:
-    """The utterances of a folder, with absolute paths; those left out, with reasons; and what is odd."""
+    """The utterances of a folder, with absolute paths; those left out, with reasons; and oddities."""
 
     utterances: list[Utterance]
     left_out: list[LeftOut] = field(default_factory=list)
@@ -66,16 +66,13 @@ def read_recordings(folder: Path, options: RecordingOptions, progress: Progress)
     named = unique_names([(path.stem, path) for path in recordings_below(folder)])
     words = _words(folder, named)
     found, left_out, channels = list[Utterance](), list[LeftOut](), dict[str, int]()
-    progress.start(f"reading {folder.name}", len(named))
-    for name, path in named.items():
+    for name, path in tracked(progress, f"reading {folder.name}", named.items()):
         try:
             some, several = _utterances(name, path, folder, words.get(name, ""), options)
             found += some
             channels |= dict.fromkeys((u.id for u in some), several)
         except AudioError as error:
             left_out.append(LeftOut(name, f"{name}: {error}"))
-        progress.advance()
-    progress.finish()
     if left_out and options.on_bad == "error":
         raise bad_audio(left_out, len(named), folder, "recording")
     remarks = channel_remarks(found, channels, Path(), str(folder)) if options.channel is None else []
@@ -139,7 +136,7 @@ def _utterances(
         return [utterance(name, 0, samples)], channels
     pieces = _pieces(file, channel, rate, samples)
     if not pieces:
-        raise AudioError(f"{path}: nobody speaks in it")
+        raise AudioError(f"{path}: it has no speech")
     return [
         utterance(f"{name}-{100 * first // rate:07d}-{100 * (first + length) // rate:07d}", first, length)
         for first, length in pieces
@@ -147,7 +144,7 @@ def _utterances(
 
 
 def _pieces(path: Path, channel: int, rate: int, samples: int) -> list[tuple[int, int]]:
-    """Return first sample and number of samples of what lies between pauses."""
+    """Return first sample and number of samples of each piece between pauses."""
     energies, level = Energies(rate), []
     with open_sound(path) as sound:
         for block in sound.blocks:

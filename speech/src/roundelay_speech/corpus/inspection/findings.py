@@ -1,4 +1,4 @@
-"""Findings of an inspection: each with what was found, where, and what mends it."""
+"""Findings of an inspection: each with its fault, place and remedy."""
 
 import dataclasses
 from collections.abc import Sequence
@@ -16,7 +16,7 @@ INSPECTION_VERSION = 1
 
 @dataclass(frozen=True)
 class Finding:
-    """One thing that is odd."""
+    """An oddity of a corpus, and what mends it."""
 
     kind: str  # one word, for programs: rates, channels, silent, clipping, fit, speakers, audio, balance, ...
     severity: Severity
@@ -54,12 +54,12 @@ class SplitNumbers:
 
 @dataclass(frozen=True)
 class Inspection:
-    """All that was found, the gravest first."""
+    """Result of inspecting a corpus: numbers of its splits, and findings, the gravest first."""
 
     corpus: str
     splits: dict[str, SplitNumbers]
     findings: tuple[Finding, ...] = ()
-    unseen: tuple[str, ...] = field(default=())  # sentences: what was not looked at, and why
+    unseen: tuple[str, ...] = field(default=())  # sentences: parts not looked at, and why
 
     @property
     def sound(self) -> bool:

@@ -12,9 +12,10 @@ import numpy.typing as npt
 
 from roundelay.core.cores import cores
 from roundelay.core.progress import Progress
-from roundelay_speech.audio.reading import AudioError, Samples, read_audio
+from roundelay_speech.audio.reading import AudioError, read_audio
 from roundelay_speech.corpus.checks import shared_audio
 from roundelay_speech.corpus.inspection.findings import Finding, Severity, named
+from roundelay_speech.data.arrays import Samples
 from roundelay_speech.data.manifest import Utterance
 from roundelay_speech.data.problems import counted, listing
 from roundelay_speech.data.processes import start_workers
@@ -38,7 +39,7 @@ class SoundFacts:
     loud_db: float = SILENT_DB * 2  # level of its loud parts (95 of 100 blocks are below), in dB of full scale
     speech_s: float = 0.0  # seconds within 30 dB of that; 0 if the utterance is silent
     clipped: float = 0.0  # share of samples in runs at the largest value
-    digest: str = ""  # of its samples: equal for equal audio, whatever the file
+    digest: str = ""  # of its samples: equal for equal audio in any file
     fault: str = ""  # a sentence if the audio cannot be read; the rest is then 0
 
     @property
@@ -80,7 +81,7 @@ def measure_all(
     """Return the sound of every utterance by split and id.
 
     Args:
-        root: what relative paths are relative to.
+        root: the folder that relative paths begin at.
         workers: processes; None: as many as pay.
     """
     every = list(chain.from_iterable(splits.values()))
@@ -104,12 +105,8 @@ def _measured(batches: Sequence[Sequence[Utterance]], root: Path, workers: int) 
     if workers == 1:
         yield from map(_of_batch, jobs)
         return
-    with start_workers(workers, _nothing) as running:
+    with start_workers(workers) as running:
         yield from running.in_order(_of_batch, jobs)
-
-
-def _nothing() -> None:
-    """Do nothing: workers are given all they need with each batch."""
 
 
 def _of_batch(job: tuple[Sequence[Utterance], Path]) -> list[SoundFacts]:
@@ -143,7 +140,7 @@ def sound_findings(
             found.append(Finding("silent", "warning", split, what, mend, tuple(silent)))
         if cut := [name for name, sound in some.items() if sound.clipped > _CLIPPED_SHARE]:
             what = f"{split}: {len(cut)} of {of} clipped: their loud parts are cut off at the top ({named(cut)})"
-            mend = "Record with less gain; what was cut off cannot be had back, and a few such do little harm."
+            mend = "Record with less gain; clipped samples cannot be restored, and a few such do little harm."
             grave: Severity = "warning" if len(cut) > _MANY * len(some) else "note"
             found.append(Finding("clipping", grave, split, what, mend, tuple(cut)))
         found += _twice(split, splits[split], some)

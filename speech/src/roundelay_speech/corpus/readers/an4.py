@@ -16,12 +16,10 @@ from pathlib import Path
 
 from roundelay.core.errors import UserError
 from roundelay.core.progress import Progress
-from roundelay_speech.audio.reading import AudioError, whole_recording
-from roundelay_speech.audio.sphere import read_header
+from roundelay_speech.audio.reading import AudioError, read_header, whole_recording
 from roundelay_speech.corpus.build import ReadUtterances, prepare_kaldi, prepare_utterances
-from roundelay_speech.corpus.download import Remote
-from roundelay_speech.corpus.free import Wanted
-from roundelay_speech.corpus.options import DEFAULTS, Preparation, PrepareOptions
+from roundelay_speech.corpus.download import Remote, Wanted
+from roundelay_speech.corpus.options import Preparation
 from roundelay_speech.corpus.readers.base import Reader, Request, checked_audio
 from roundelay_speech.data.manifest import Utterance
 from roundelay_speech.data.problems import BadPolicy, LeftOut, counted, listing
@@ -38,16 +36,16 @@ _TRANSCRIPT = re.compile(r"(.*)\(([a-z0-9]+-([a-z0-9]+)-[a-z])\)")
 _MARKS = frozenset({"<s>", "</s>", "<sil>"})
 
 
-def prepare_an4(source: Path, data: Path, progress: Progress, *, options: PrepareOptions = DEFAULTS) -> Corpus:
-    """Check AN4 in `source`, compute its features, and write the prepared corpus to `data`; audio stays where it is.
+def prepare_an4(request: Request, progress: Progress) -> Corpus:
+    """Check AN4, compute its features, and write the prepared corpus; audio stays where it is.
 
     Raises:
         UserError: anything wrong with the corpus, all problems of a kind together.
     """
-    preparation = Preparation(data, "an4", LICENCE, options)
+    source, preparation = request.folder, Preparation(request.data, "an4", LICENCE, request.options)
     root = next((one for one in (source, source / "an4") if (one / "etc" / "an4_train.transcription").is_file()), None)
     if root is not None and not (source / "train" / "wav.scp").is_file():
-        found = _read_published(root, options.on_bad)
+        found = _read_published(root, request.options.on_bad)
         return prepare_utterances(found, read_lexicon(root / "etc" / "an4.dic"), preparation, progress)
     splits = {"train": "train", "dev": "dev", "test": "test"}
     return prepare_kaldi(source, source / "lang" / "an4.dic", splits, preparation, progress, _gender)
@@ -97,14 +95,10 @@ def _utterance(stem: str, speaker: str, words: list[str], audio: Mapping[str, Pa
         return LeftOut(name, f"{name}: {error}")
 
 
-def _prepare(request: Request, progress: Progress) -> Corpus:
-    return prepare_an4(request.folder, request.data, progress, options=request.options)
-
-
 AN4 = Reader(
     name="an4",
     about="Spelled words, numbers and commands, 16 kHz, one hour.",
-    prepare=_prepare,
+    prepare=prepare_an4,
     takes=frozenset({"--source"}),
     free=lambda _: Wanted((ARCHIVE,)),
     licence=LICENCE,

@@ -10,16 +10,36 @@ from roundelay.core.errors import UserError
 from roundelay.core.progress import Progress
 from roundelay_speech.audio.reading import bad_audio
 from roundelay_speech.corpus.build import ReadUtterances
-from roundelay_speech.corpus.free import Wanted
+from roundelay_speech.corpus.download import Wanted
+from roundelay_speech.corpus.formats.kaldi import read_data_dir_by
 from roundelay_speech.corpus.options import DEFAULTS, Preparation, PrepareOptions, Vocabulary
 from roundelay_speech.data.manifest import Utterance
 from roundelay_speech.data.problems import BadPolicy, LeftOut
-from roundelay_speech.prepared import Corpus
+from roundelay_speech.prepared import TRAIN, Corpus
 
 Takes = Literal["--source", "--also", "--lexicon", "--split", "--vocabulary", "--unlabelled"]
 """Options of the command that mean something for some corpora only."""
 Prepare = Callable[[Path, Path | None, Mapping[str, str], Preparation, Progress], Corpus]
 """Reads a corpus: its folder, its lexicon (None where it is to be recognised alone) and the part of each split."""
+
+
+def checked_folder(source: Path) -> Path:
+    """Return the folder of a corpus.
+
+    Raises:
+        UserError: it is not there.
+    """
+    if not source.is_dir():
+        raise UserError(
+            f"{source}: no such folder; `--source` must name the folder of the corpus, or add `--download`."
+        )
+    return source
+
+
+def read_data_dirs(source: Path, on_bad: BadPolicy) -> dict[str, tuple[list[Utterance], list[LeftOut]]]:
+    """Return the utterances of Kaldi data directories train, dev and test, and those left out. Raises as
+    `read_data_dir_by`."""
+    return {split: read_data_dir_by(source / split, source, on_bad) for split in (TRAIN, "dev", "test")}
 
 
 def checked_audio(
@@ -119,6 +139,12 @@ class Reader:
         if unlabelled:
             takes |= {"--unlabelled"}
         return cls(name, about, prepare_own, takes, needs_lexicon=True)
+
+    @property
+    def told(self) -> str:
+        """The corpus in a sentence, whether it is free, and its licence."""
+        licence = f" Licence: {self.licence}" if self.licence else ""
+        return f"{self.about}{' Free to load.' if self.free is not None else ''}{licence}"
 
     def wanted(self, parts: Sequence[str] = ()) -> Wanted:
         """Return the files that `--download` brings; `parts` of the corpus, where some are chosen.

@@ -8,8 +8,7 @@ from pathlib import Path
 
 from roundelay.core.errors import UserError
 from roundelay.core.progress import Progress
-from roundelay_speech.audio.reading import bad_audio
-from roundelay_speech.audio.sphere import read_header, readable
+from roundelay_speech.audio.reading import bad_audio, read_header, readable
 from roundelay_speech.data.manifest import Utterance
 from roundelay_speech.data.problems import BadPolicy, LeftOut, counted, listing
 
@@ -36,7 +35,7 @@ class Segment:
 
     @property
     def speaker(self) -> str:
-        """The side of the call: what one telephone and one voice were for some minutes."""
+        """The side of the call: one telephone and one voice for some minutes."""
         return f"{self.name}-{self.side}"
 
     @property
@@ -72,7 +71,7 @@ class Told:
 def find_files(sources: Sequence[Path], kinds: Mapping[str, re.Pattern[str]]) -> dict[str, dict[str, Path]]:
     """Return the files in and below the folders whose names, in lower case, fit: kind -> name -> the first path.
 
-    The LDC's discs, its downloads and people's copies nest the same files differently; their names are what they share.
+    The LDC's discs, its downloads and people's copies nest the same files differently; only their names are alike.
 
     Raises:
         UserError: one of the folders is not there.
@@ -124,7 +123,7 @@ def times(start: str, end: str) -> tuple[float, float] | None:
 def to_utterances(
     told: Told, audio: Mapping[str, Path], folder: Path, on_bad: BadPolicy, progress: Progress, corpus: str
 ) -> tuple[list[Utterance], list[LeftOut]]:
-    """Return utterances sorted by id, and what was left out with the reason.
+    """Return utterances sorted by id, and those left out with the reason.
 
     Args:
         audio: call -> its SPHERE file.

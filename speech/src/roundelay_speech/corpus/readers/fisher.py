@@ -4,7 +4,7 @@
     .../fe_03_00001.txt             `START END A: words`, times in s; `#` begins a comment
     .../fe_03_p1_calldata.tbl       CALL_ID,...,APIN,ASX.DL,...,BPIN,BSX.DL,...: sex and dialect of both speakers
 
-`(( ))` is around what the transcriber was not sure of: such utterances are not trained on.
+`(( ))` is around words the transcriber was not sure of: such utterances are not trained on.
 """
 
 import csv

@@ -12,11 +12,9 @@ from roundelay.core.errors import UserError
 from roundelay.core.progress import Progress
 from roundelay_speech.audio.reading import AudioError, whole_recording
 from roundelay_speech.corpus.build import ReadUtterances, prepare_utterances
-from roundelay_speech.corpus.download import Remote
-from roundelay_speech.corpus.formats.kaldi import read_data_dir_by
-from roundelay_speech.corpus.free import Wanted
-from roundelay_speech.corpus.options import DEFAULTS, Preparation, PrepareOptions
-from roundelay_speech.corpus.readers.base import Reader, Request, checked_audio
+from roundelay_speech.corpus.download import Remote, Wanted
+from roundelay_speech.corpus.options import Preparation, PrepareOptions
+from roundelay_speech.corpus.readers.base import Reader, Request, checked_audio, checked_folder, read_data_dirs
 from roundelay_speech.data.manifest import Utterance
 from roundelay_speech.data.problems import LeftOut, counted, listing
 from roundelay_speech.lexicon.lexicon import parse_lexicon
@@ -49,23 +47,19 @@ _NAME = re.compile(r"(\d)_([A-Za-z]+)_(\d+)")
 TEST_NUMBERS, DEV_NUMBERS = range(5), range(5, 10)
 
 
-def prepare_fsdd(source: Path, data: Path, progress: Progress, *, options: PrepareOptions = DEFAULTS) -> Corpus:
-    """Check the digits in `source`, compute their features, and write the prepared corpus to `data`.
+def prepare_fsdd(request: Request, progress: Progress) -> Corpus:
+    """Check the digits, compute their features, and write the prepared corpus.
 
     Raises:
         UserError: anything wrong with the corpus, all problems of a kind together.
     """
-    if not source.is_dir():
-        raise UserError(
-            f"{source}: no such folder; `--source` must name the folder of the corpus, or add `--download`."
-        )
-    if (source / "train" / "wav.scp").is_file():
-        read = {split: read_data_dir_by(source / split, source, options.on_bad) for split in (TRAIN, "dev", "test")}
-        found = ReadUtterances.of(read)
+    source, options = checked_folder(request.folder), request.options
+    if (source / TRAIN / "wav.scp").is_file():
+        found = ReadUtterances.of(read_data_dirs(source, options.on_bad))
     else:
         found = _read_recordings(source, options)
     lexicon = parse_lexicon(PRONUNCIATIONS, "lexicon of the digits")
-    return prepare_utterances(found, lexicon, Preparation(data, "fsdd", LICENCE, options), progress)
+    return prepare_utterances(found, lexicon, Preparation(request.data, "fsdd", LICENCE, options), progress)
 
 
 def _read_recordings(source: Path, options: PrepareOptions) -> ReadUtterances:
@@ -91,14 +85,10 @@ def _read_recordings(source: Path, options: PrepareOptions) -> ReadUtterances:
     return checked_audio(splits, left_out, options.on_bad)
 
 
-def _prepare(request: Request, progress: Progress) -> Corpus:
-    return prepare_fsdd(request.folder, request.data, progress, options=request.options)
-
-
 FSDD = Reader(
     name="fsdd",
     about="Ten digits by a handful of speakers, 8 kHz.",
-    prepare=_prepare,
+    prepare=prepare_fsdd,
     takes=frozenset({"--source"}),
     free=lambda _: Wanted((ARCHIVE,)),
     licence=LICENCE,

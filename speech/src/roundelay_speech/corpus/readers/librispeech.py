@@ -14,14 +14,12 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 from roundelay.core.errors import UserError
-from roundelay.core.progress import Progress
+from roundelay.core.progress import Progress, tracked
 from roundelay_speech.audio.reading import AudioError, bad_audio, whole_recording
 from roundelay_speech.corpus.build import ReadUtterances, prepare_utterances
-from roundelay_speech.corpus.download import Remote
-from roundelay_speech.corpus.formats.kaldi import read_data_dir_by
-from roundelay_speech.corpus.free import OPENSLR, Wanted, parts_of
-from roundelay_speech.corpus.options import DEFAULTS, OPEN, Preparation, PrepareOptions
-from roundelay_speech.corpus.readers.base import Reader, Request
+from roundelay_speech.corpus.download import OPENSLR, Remote, Wanted, parts_of
+from roundelay_speech.corpus.options import Preparation
+from roundelay_speech.corpus.readers.base import Reader, Request, checked_folder, read_data_dirs
 from roundelay_speech.data.manifest import Utterance
 from roundelay_speech.data.problems import BadPolicy, LeftOut, counted, listing
 from roundelay_speech.kaldi_io.tables import read_table
@@ -60,55 +58,36 @@ CMUDICT = Remote(
 LICENCE = "LibriSpeech (c) 2014 by Vassil Panayotov, Creative Commons Attribution 4.0 International."
 
 
-def prepare_librispeech(
-    source: Path,
-    data: Path,
-    lexicon: Path,
-    progress: Progress,
-    *,
-    splits: Splits | None = None,
-    options: PrepareOptions = OPEN,
-) -> Corpus:
-    """Prepare the parts of LibriSpeech that are in `source`; audio stays where it is.
-
-    Args:
-        splits: None: `train` of all training parts that are there, `dev` of dev-clean, and dev-other, test-clean and
-            test-other under their own names, each if it is there.
+def prepare_librispeech(request: Request, progress: Progress) -> Corpus:
+    """Prepare the parts of LibriSpeech that are in the source; audio stays where it is. Where the user names no splits,
+    `train` is of all training parts that are there, `dev` of dev-clean, and dev-other, test-clean and test-other are
+    under their own names, each if it is there.
 
     Raises:
         UserError: a part is missing; transcripts and audio do not belong together; all that `prepare_utterances` finds.
     """
-    root = _root(source, PARTS)
-    preparation = Preparation(data, "librispeech", LICENCE, options)
-    return _prepare(root, lexicon, splits or _splits_found(root), preparation, progress)
+    root = _root(request.folder, PARTS)
+    preparation = Preparation(request.data, "librispeech", LICENCE, request.options)
+    return _prepare(root, request.dictionary, request.splits or _splits_found(root), preparation, progress)
 
 
-def prepare_mini_librispeech(
-    source: Path,
-    data: Path,
-    lexicon: Path,
-    progress: Progress,
-    *,
-    splits: Splits | None = None,
-    options: PrepareOptions = DEFAULTS,
-) -> Corpus:
-    """Prepare mini LibriSpeech.
-
-    Args:
-        splits: None: as the data directories say; in the layout of OpenSLR 31, which has no test set, `dev` is every
-            second reader of dev-clean-2 in the order of their numbers, `test` the others.
+def prepare_mini_librispeech(request: Request, progress: Progress) -> Corpus:
+    """Prepare mini LibriSpeech. Where the user names no splits, they are as the data directories say; in the layout of
+    OpenSLR 31, which has no test set, `dev` is every second reader of dev-clean-2 in the order of their numbers, `test`
+    the others.
 
     Raises:
         UserError: as `prepare_librispeech`.
     """
-    preparation = Preparation(data, "mini-librispeech", LICENCE, options)
+    source, lexicon, splits = request.folder, request.dictionary, request.splits
+    preparation = Preparation(request.data, "mini-librispeech", LICENCE, request.options)
     if not (source / "train" / "wav.scp").is_file():
         root = _root(source, (MINI_TRAIN, MINI_DEV))
         wanted = splits or {TRAIN: [MINI_TRAIN], "dev": [MINI_DEV]}
-        return _prepare(root, lexicon, wanted, preparation, progress, halve=splits is None)
-    if splits is not None:
+        return _prepare(root, lexicon, wanted, preparation, progress, halve=not splits)
+    if splits:
         raise UserError(f"{source}: data directories train, dev and test are here, so --split has no meaning.")
-    read = {split: read_data_dir_by(source / split, source, options.on_bad) for split in (TRAIN, "dev", "test")}
+    read = read_data_dirs(source, request.options.on_bad)
     genders = _genders_of_table(source / "manifest.tsv")
     found = {split: ([_with_gender(u, genders) for u in some], left_out) for split, (some, left_out) in read.items()}
     dictionary = read_lexicon(lexicon, strip_stress=True, case="upper")
@@ -129,8 +108,7 @@ def read_part(root: Path, part: str, on_bad: BadPolicy, progress: Progress) -> t
     files = sorted((root / part).glob("*/*/*.trans.txt"))
     if not files:
         raise UserError(f"{root / part}: no transcripts here; expected READER/CHAPTER/READER-CHAPTER.trans.txt.")
-    progress.start(f"reading {part}", len(files))
-    for file in files:
+    for file in tracked(progress, f"reading {part}", files):
         transcripts = _transcripts(file, problems)
         untold = {path.stem for path in file.parent.glob("*.flac")} - transcripts.keys()
         left_out += [LeftOut(name, f"{name}: {file}: its audio is here, but no line") for name in sorted(untold)]
@@ -141,8 +119,6 @@ def read_part(root: Path, part: str, on_bad: BadPolicy, progress: Progress) -> t
                 utterances.append(whole_recording(name, path, speaker, text, genders.get(speaker), part))
             except AudioError as error:
                 left_out.append(LeftOut(name, f"{name}: {error}"))
-        progress.advance()
-    progress.finish()
     if problems:
         raise UserError(f"{root / part}: {counted(len(problems), 'fault')} in the transcripts:\n{listing(problems)}")
     if left_out and on_bad == "error":
@@ -163,7 +139,7 @@ def _prepare(
     if absent := [part for part in dict.fromkeys(wanted) if not (root / part).is_dir()]:
         there = [path.name for path in sorted(root.iterdir()) if path.is_dir()]
         raise UserError(
-            f"{root}: no folder {', '.join(absent)}; there are {', '.join(there) or 'none'}. Get what is missing "
+            f"{root}: no folder {', '.join(absent)}; there are {', '.join(there) or 'none'}. Get the missing ones "
             "(`--download`), or choose with `--split NAME=PART`, for example `--split train=train-clean-100`."
         )
     if TRAIN not in splits:
@@ -181,11 +157,7 @@ def _prepare(
 
 
 def _root(source: Path, parts: Sequence[str]) -> Path:
-    if not source.is_dir():
-        raise UserError(
-            f"{source}: no such folder; `--source` must name the folder of the corpus, or add `--download`."
-        )
-    for root in (source, source / "LibriSpeech"):
+    for root in (checked_folder(source), source / "LibriSpeech"):
         if any((root / part).is_dir() for part in parts):
             return root
     raise UserError(
@@ -239,24 +211,10 @@ def _with_gender(utterance: Utterance, genders: Mapping[str, str]) -> Utterance:
     return dataclasses.replace(utterance, gender=gender)
 
 
-def _read(request: Request, progress: Progress) -> Corpus:
-    splits, options = request.splits or None, request.options
-    return prepare_librispeech(
-        request.folder, request.data, request.dictionary, progress, splits=splits, options=options
-    )
-
-
-def _read_mini(request: Request, progress: Progress) -> Corpus:
-    splits, options = request.splits or None, request.options
-    return prepare_mini_librispeech(
-        request.folder, request.data, request.dictionary, progress, splits=splits, options=options
-    )
-
-
 LIBRISPEECH = Reader(
     name="librispeech",
     about="Read audio books, 16 kHz, up to 960 hours to train on.",
-    prepare=_read,
+    prepare=prepare_librispeech,
     takes=frozenset({"--source", "--lexicon", "--split", "--vocabulary"}),
     needs_lexicon=True,
     free=lambda parts: Wanted(parts_of(12, DIGESTS, parts or DOWNLOADED_PARTS), LEXICON),
@@ -266,7 +224,7 @@ LIBRISPEECH = Reader(
 MINI_LIBRISPEECH = Reader(
     name="mini-librispeech",
     about="LibriSpeech in small: five hours to train on.",
-    prepare=_read_mini,
+    prepare=prepare_mini_librispeech,
     takes=LIBRISPEECH.takes,
     needs_lexicon=True,
     free=lambda parts: Wanted(parts_of(31, MINI_DIGESTS, parts or tuple(MINI_DIGESTS)), CMUDICT),

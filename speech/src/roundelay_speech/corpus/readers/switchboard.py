@@ -16,7 +16,7 @@ from pathlib import Path
 from roundelay.core.errors import UserError
 from roundelay.core.progress import Progress
 from roundelay_speech.corpus.build import ReadUtterances, prepare_utterances
-from roundelay_speech.corpus.options import OPEN, Preparation, PrepareOptions
+from roundelay_speech.corpus.options import Preparation
 from roundelay_speech.corpus.readers.base import Reader, Request
 from roundelay_speech.corpus.readers.calls import Segment, Told, find_files, read_lines, times, to_utterances
 from roundelay_speech.corpus.readers.fisher import KINDS as FISHER
@@ -45,51 +45,42 @@ REFERENCE, RULES = "test.stm", "test.glm"
 AUDIO = "audio"
 
 
-def prepare_switchboard(
-    sources: Sequence[Path],
-    data: Path,
-    progress: Progress,
-    *,
-    lexicon: Path | None = None,
-    options: PrepareOptions = OPEN,
-) -> Corpus:
-    """Prepare Switchboard-1: `train` (with Fisher), `dev` (calls of Switchboard-1 held out), `test` (Hub5-2000).
-
-    Args:
-        sources: folders that hold the corpora, in any nesting.
-        lexicon: a dictionary in CMU's format in place of the one that comes with the transcripts.
+def prepare_switchboard(request: Request, progress: Progress) -> Corpus:
+    """Prepare Switchboard-1: `train` (with Fisher), `dev` (calls of Switchboard-1 held out), `test` (Hub5-2000). The
+    lexicon, where the user names one, takes the place of the dictionary that comes with the transcripts.
 
     Raises:
         UserError: no transcripts, dictionary or audio; faults in them (all are listed).
     """
+    sources, data, on_bad = (request.folder, *request.also), request.data, request.options.on_bad
     found = find_files(sources, {**KINDS, **FISHER, **HUB5})
     where = ", ".join(map(str, sources))
     if not found["text"]:
         raise UserError(f"{where}: no transcripts named like sw2001A-ms98-a-trans.text; name their folder with --also.")
-    dictionary = _dictionary(found["dictionary"], lexicon, where)
+    dictionary = _dictionary(found["dictionary"], request.lexicon, where)
     audio = {_call(name): path for name, path in found["audio"].items()}
     told = read_switchboard(found["text"], _genders(found), dictionary, progress)
     folder = data / AUDIO
-    switchboard, gone = to_utterances(told, audio, folder, options.on_bad, progress, "Switchboard-1")
+    switchboard, gone = to_utterances(told, audio, folder, on_bad, progress, "Switchboard-1")
     dev, train = _held_out(switchboard, where)
     splits = {TRAIN: train, "dev": dev}
     left_out: dict[str, list[LeftOut]] = {TRAIN: gone}
     if found["fisher_text"]:
         fisher = read_fisher(found["fisher_text"], found["fisher_table"], progress)
-        more, gone = to_utterances(fisher, _stems(found["fisher_audio"]), folder, options.on_bad, progress, "Fisher")
+        more, gone = to_utterances(fisher, _stems(found["fisher_audio"]), folder, on_bad, progress, "Fisher")
         train += more
         left_out[TRAIN] += gone
     if found["hub5_reference"]:
         reference = next(iter(found["hub5_reference"].values()))
         hub5 = read_hub5(reference, progress)
         splits["test"], left_out["test"] = to_utterances(
-            hub5, _stems(found["hub5_audio"]), folder, options.on_bad, progress, "Hub5-2000"
+            hub5, _stems(found["hub5_audio"]), folder, on_bad, progress, "Hub5-2000"
         )
         _copy(reference, data / REFERENCE)
         if found["hub5_rules"]:
             _copy(next(iter(found["hub5_rules"].values())), data / RULES)
     found_utterances = ReadUtterances(splits, left_out)
-    preparation = Preparation(data, "switchboard", LICENCE, options)
+    preparation = Preparation(data, "switchboard", LICENCE, request.options)
     return prepare_utterances(found_utterances, lexicon_of(dictionary), preparation, progress)
 
 
@@ -173,15 +164,10 @@ def _copy(source: Path, target: Path) -> None:
     shutil.copyfile(source, target)
 
 
-def _read(request: Request, progress: Progress) -> Corpus:
-    sources = (request.folder, *request.also)
-    return prepare_switchboard(sources, request.data, progress, lexicon=request.lexicon, options=request.options)
-
-
 SWITCHBOARD = Reader(
     name="switchboard",
     about="Telephone conversations, 8 kHz, with Fisher to train on and Hub5-2000 to test.",
-    prepare=_read,
+    prepare=prepare_switchboard,
     takes=frozenset({"--source", "--also", "--lexicon", "--vocabulary"}),
     vocabulary="open",
     licence=LICENCE,

@@ -18,7 +18,7 @@ from roundelay_speech.lexicon.lexicon import Lexicon, Pronunciation
 
 @dataclass(frozen=True)
 class Rule:
-    """A pattern for a whole word, what takes its place (several words have blanks between them), and why."""
+    """A pattern for a whole word, its replacement (several words have blanks between them), and why."""
 
     pattern: re.Pattern[str]
     replacement: str
@@ -135,7 +135,7 @@ def letter_names(letter: str, dictionary: Lexicon) -> tuple[Pronunciation, ...]:
 def lexicon_of(dictionary: Lexicon) -> Lexicon:
     """Return the words of a dictionary under the names that `words_of` gives them, marks without words left out.
 
-    Letters with a suffix (`TVs` is said as `t v's`) get what the dictionary has behind the letters before.
+    Letters with a suffix (`TVs` is said as `t v's`) get the suffix that the dictionary has behind the letters before.
     """
     found: dict[str, dict[Pronunciation, None]] = {}
     for word, variants in dictionary.pronunciations.items():

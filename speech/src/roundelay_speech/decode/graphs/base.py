@@ -1,22 +1,18 @@
-"""The seam between a decoding graph and what the columns of log-likelihoods stand for.
+"""The seam between a decoding graph and the meaning of the columns of log-likelihoods.
 
 Words, their pronunciations and the language model are the same for every kind of graph, and so are decoder, lattices
-and scoring. A kind says what the columns are, and compiles them with the rest.
+and scoring. A kind gives the columns their meaning, and compiles them with the rest.
 """
 
 from abc import ABC, abstractmethod
 from collections.abc import Iterable
 from typing import Any, ClassVar
 
-import numpy as np
-import numpy.typing as npt
-
+from roundelay_speech.data.arrays import Float32
 from roundelay_speech.decode.graphs.graph import Graph, GraphConfig
 from roundelay_speech.hmm.topology import Tying
 from roundelay_speech.lexicon.lexicon import Lexicon
 from roundelay_speech.ngrams.ngram import Arpa
-
-Float32 = npt.NDArray[np.float32]
 
 
 class Columns(ABC):

@@ -44,7 +44,7 @@ class ChainGraph(GraphKind):
 
 @dataclass(frozen=True)
 class StatesOfPhones(Columns):
-    """Columns of phones, for their first frame and all further ones."""
+    """Two columns a phone: its first frame, and all further ones."""
 
     pieces: UnitSet  # the phones, as hidden Markov models
 

@@ -51,8 +51,8 @@ class CtcGraph(GraphKind):
     boundary: str | None = None
     """Unit behind every word, with decode.graph.spelled; null for none."""
     search: Literal["words", "greedy", "prefixes"] = "words"
-    """Words of the lexicon by the language model; or what the units spell without either, greedy (best column of every
-    frame) or prefixes (most probable row of units)."""
+    """Words of the lexicon by the language model; or the units' own spelling without either, greedy (best column of
+    every frame) or prefixes (most probable row of units)."""
     prefixes: Count = 16
     """Rows of units that the search for the most probable one keeps at every frame."""
     blank_cost: float = 0.0
@@ -162,7 +162,7 @@ def build_ctc_graph(
 
     Args:
         lexicon: words as units: their phones or, from `character_lexicon`, their characters.
-        columns: what the U + 1 columns of the model's log-probabilities are; one of them is the blank.
+        columns: meanings of the U + 1 columns of the model's log-probabilities; one of them is the blank.
         config: only its word cost matters: a blank is all the silence there is.
 
     Raises:
@@ -202,7 +202,7 @@ def token_transducer(columns: Sequence[str], blank: str, symbols: Symbols) -> Fs
 
 
 def greedy_units(scores: npt.NDArray[np.float32], columns: Sequence[str], blank: str = BLANK) -> tuple[str, ...]:
-    """Return the units of the best column of each frame: what a model says without lexicon and language model.
+    """Return the units of the best column of each frame: the model's output without lexicon and language model.
 
     Args:
         scores: (T, U + 1) log-probabilities.

@@ -1,4 +1,4 @@
-"""A decoding graph in memory and on disk, and what all kinds of it are made of: words, their pronunciations, a language
+"""A decoding graph in memory and on disk, and the parts of all kinds of it: words, their pronunciations, a language
 model.
 
     G  words by the language model (grammar.py: back-off on #0)
@@ -77,8 +77,8 @@ def grammar_arcs(model: Arpa, word_label: Ints, backoff_label: int) -> Arcs:
 
 
 def _nearest_state(is_state: npt.NDArray[np.bool_], shorter: Ints, cost: Floats) -> tuple[Ints, Floats]:
-    """Return for each node, the first state on its way of giving up words, itself included, and what the way there
-    costs."""
+    """Return for each node, the first state on its way of giving up words, itself included, and the cost of the way
+    there."""
     settled, paid = np.arange(len(shorter)), np.zeros(len(shorter))
     while len(todo := np.flatnonzero(~is_state[settled])):
         paid[todo] += cost[settled[todo]]
@@ -111,7 +111,7 @@ class Graph:
     fst: Fst  # kaldifst.StdConstFst; input labels are pdf + 1, output labels word ids
     words: tuple[str, ...]  # symbols by word id (id 0 is epsilon)
     num_pdfs: int  # columns that log-likelihoods must have
-    info: Mapping[str, Any]  # what graph.json holds
+    info: Mapping[str, Any]  # content of graph.json
 
     def with_word_cost(self, cost: float) -> "Graph":
         """Return the same graph with another cost of a word (nats); this one if it has that cost."""
@@ -162,7 +162,7 @@ def finished(
     lexicon: Lexicon,
     info: Mapping[str, Any],
 ) -> Graph:
-    """Return the graph of these arcs, with the costs of words, and what graph.json says of it."""
+    """Return the graph of these arcs, with the costs of words, and its facts in graph.json."""
     arcs = add_output_cost(arcs, config.word_cost)
     info = {
         "version": GRAPH_VERSION,
@@ -230,7 +230,7 @@ def save_graph(graph: Graph, folder: Path) -> None:
 
 
 def load_graph(folder: Path) -> Graph:
-    """Read what `save_graph` wrote, held to its checksums: the library that searches it trusts every byte.
+    """Read the files of `save_graph`, held to their checksums: the library that searches it trusts every byte.
 
     Raises:
         UserError: the folder holds no graph, a file is damaged, or they do not belong together.

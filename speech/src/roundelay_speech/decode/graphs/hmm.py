@@ -107,7 +107,7 @@ def graph_of_states(lexicon: Lexicon, model: Arpa, tying: Tying, config: GraphCo
     clg, windows = kaldifst.compose_context([ids[d] for d in symbols.disambiguation], context, context // 2, lg)
     del lg
     expanded, labels, auxiliary = expand_states(to_arrays(clg), windows, tying)
-    del clg  # each is of the size of the result: what is no longer needed must go before the next is made
+    del clg  # each is of the size of the result: one no longer needed must go before the next is made
     hclg = kaldifst.StdVectorFst(from_arrays(expanded))
     del expanded
     kaldifst.determinize_star(hclg, use_log=True)

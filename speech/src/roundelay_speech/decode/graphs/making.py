@@ -22,7 +22,7 @@ from roundelay_speech.data.processes import start_workers
 from roundelay_speech.decode.graphs.base import Columns
 from roundelay_speech.decode.graphs.graph import GRAPH_FILE, GraphConfig, save_graph
 from roundelay_speech.decode.lm.arpa_file import read_arpa, write_arpa
-from roundelay_speech.decode.lm.size import (
+from roundelay_speech.decode.lm.given import (
     GRAPH_BYTES,
     READING_BYTES,
     READING_SECONDS,
@@ -49,7 +49,7 @@ SECOND_LM = "second"  # how the names of larger models of the same texts begin
 G2P_MODEL = "g2p.json.gz"  # beside the graphs: one dictionary serves many
 _MANY = 1_000_000  # n-grams, above which it is said how long they take
 _WAY_OUT = (
-    "Make the graph of a smaller grammar, and rescore what it finds with the large one: decode.rescore=FILE, and "
+    "Make the graph of a smaller grammar, and rescore its results with the large one: decode.rescore=FILE, and "
     "decode.prune=1e-7 or higher cutoffs or a pruned decode.arpa for the graph (docs/decoding.md)."
 )
 _MANY_WORDS, _FEW_HEARD = 5_000, 10  # words of a dictionary, and how many times those of the sentences
@@ -77,7 +77,7 @@ class LanguageOptions:
 
     @property
     def files(self) -> list[Path]:
-        """All files that are read."""
+        """Files that the graph is made of."""
         return [path for path in (self.arpa, *self.text, self.dictionary) if path is not None]
 
 
@@ -134,7 +134,7 @@ def find_or_make(job: GraphJob, graphs: Path, say: Callable[[str], None] | None 
     """Return the folder of the graph under `graphs`, and whether it had to be made.
 
     Args:
-        say: told what a large model will take, before it is read.
+        say: told the memory and time of a large model, before it is read.
 
     Raises:
         UserError: texts, lexicon and columns do not fit together, or cannot be read.
@@ -146,19 +146,11 @@ def find_or_make(job: GraphJob, graphs: Path, say: Callable[[str], None] | None 
         say(large)
     folder.mkdir(parents=True, exist_ok=True)
     if job.options.text or job.options.arpa or sum(map(len, job.transcripts)) > 6 * _LARGE:
-        with start_workers(1, _nothing) as worker:
-            for _ in worker.in_order(_make, [(job, folder)]):
-                pass
+        with start_workers(1) as worker:
+            worker.alone(make_graph, job, folder)
     else:
         make_graph(job, folder)
     return folder, True
-
-
-def _nothing() -> None: ...
-
-
-def _make(what: tuple[GraphJob, Path]) -> None:
-    make_graph(*what)
 
 
 def make_graph(job: GraphJob, folder: Path) -> None:
@@ -187,7 +179,7 @@ def write_graph(
     write_text(folder / GUESSED_FILE, "".join(f"{word}\n" for word in found.guessed))
     estimated = os.times().elapsed
     ngrams = sum(model.counts)
-    # Refused is what cannot be, not what might be tight: kinds of graphs and lexica differ by a factor of two.
+    # Refused are impossible sizes, not tight ones: kinds of graphs and lexica differ by a factor of two.
     check_fits(ngrams * GRAPH_BYTES / 2, f"The decoding graph of {ngrams:,} n-grams", _WAY_OUT)
     graph = job.columns.compile(found.lexicon, model, job.config)
     info = {
@@ -235,8 +227,8 @@ def _guesser(dictionary: Lexicon, cache: Path) -> Callable[[str], Pronunciation 
 
 
 def language_model(job: GraphJob, lexicon: Lexicon) -> tuple[Arpa, str]:
-    """Return the given ARPA model cut to the lexicon and pruned, or an n-gram of text and transcripts; what was left
-    out."""
+    """Return the given ARPA model cut to the lexicon and pruned, or an n-gram of text and transcripts; and a remark on
+    parts left out."""
     if job.options.arpa is not None:
         found = restrict(read_arpa(job.options.arpa), lexicon.words)
         model, threshold = found.model, job.options.estimator.prune
@@ -275,14 +267,12 @@ def find_or_make_second(job: GraphJob, folder: Path, how: Estimator) -> tuple[Pa
     path = folder / f"{SECOND_LM}-{'-'.join(map(str, (how.order, *how.cutoffs)))}.arpa"
     if path.is_file():
         return path, False
-    with start_workers(1, _nothing) as worker:
-        for _ in worker.in_order(_make_second, [(job, path, how)]):
-            pass
+    with start_workers(1) as worker:
+        worker.alone(_make_second, job, path, how)
     return path, True
 
 
-def _make_second(what: tuple[GraphJob, Path, Estimator]) -> None:
-    job, path, how = what
+def _make_second(job: GraphJob, path: Path, how: Estimator) -> None:
     words = read_lexicon(path.parent / LEXICON_FILE, job.lexicon.silence).words
     write_arpa(path, estimate_with(how, _sentences(job), words))
 

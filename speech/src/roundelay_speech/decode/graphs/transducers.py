@@ -105,7 +105,8 @@ def expand_states(clg: Arcs, windows: Sequence[Sequence[int]], tying: Tying) -> 
         windows: phone ids in context; (-i,) is the disambiguation symbol i, place 0 epsilon.
 
     Returns:
-        The arcs, what their input labels 1, 2, ... are, and how many labels of disambiguation symbols follow them.
+        The arcs, the meanings of their input labels 1, 2, ..., and how many labels of disambiguation symbols follow
+        them.
     """
     labels, of_window, marks = _window_labels(windows, tying)
     of_mark = np.zeros(len(windows), np.int64)

@@ -4,9 +4,14 @@ KenLM (Heafield 2011) keeps an ARPA file in a hash table, some 20 bytes an n-gra
 its program build_binary makes. It comes with `pip install 'roundelay[ngram]'`. Without it, an ARPA file of at most
 FEW n-grams is read into our own arrays, which give the same numbers and take longer and six times the memory to read;
 so is a file of words alone (order 1), which KenLM does not take.
+
+For the number of n-grams only the head of a file is read: the lines `ngram N=COUNT` of an ARPA file, plain or gzipped.
+The bytes of an n-gram were measured (docs/log.md); they are for being warned in time, not for filling memory to the
+last byte.
 """
 
 import importlib
+import re
 import subprocess
 import sys
 from collections.abc import Hashable, Iterator
@@ -15,18 +20,10 @@ from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
+from roundelay.core.cores import available_bytes
 from roundelay.core.errors import UserError
 from roundelay_speech.decode.lm.arpa_file import open_text, read_arpa
 from roundelay_speech.decode.lm.scorer import NATS, ArpaScorer, Scorer
-from roundelay_speech.decode.lm.size import (
-    READING_BYTES,
-    READING_SECONDS,
-    TABLE_BYTES,
-    TABLE_SECONDS,
-    check_fits,
-    declared_counts,
-    gigabytes,
-)
 from roundelay_speech.ngrams.ngram import END, NEVER, UNKNOWN
 
 FEW = 5_000_000
@@ -109,7 +106,7 @@ def expected(path: Path) -> str:
 
 
 def load_model(path: Path) -> Scorer:
-    """Load a language model (`expected` first says what that takes).
+    """Load a language model (`expected` first says the memory it takes).
 
     Raises:
         UserError: the file is damaged or cut short; names it.
@@ -159,3 +156,57 @@ def _plain(path: Path) -> Iterator[str]:
                 raise UserError(f"{path}: damaged gzip file ({said[-1]}). Copy it again.")
             if failed is not None:
                 raise failed
+
+
+GRAPH_BYTES = 2000
+"""Bytes of a static decoding graph while it is made, for each n-gram of its grammar."""
+READING_BYTES = 150
+"""Bytes of our own reader of ARPA files while it reads, for each n-gram."""
+READING_SECONDS = 3e-6
+"""Seconds of our own reader, for each n-gram."""
+TABLE_BYTES = 26
+"""Bytes of KenLM's hash table, for each n-gram."""
+TABLE_SECONDS = 1.5e-6
+"""Seconds of filling this table, for each n-gram; a gzipped file takes about half as long again."""
+_HEAD = 1000  # lines in which a file's counts must be
+
+
+def declared_counts(path: Path) -> tuple[int, ...]:
+    r"""Return the number of n-grams of order 1, 2, ... that the head of an ARPA file promises; empty if it has no such
+    head.
+
+    Raises:
+        UserError: no such file, damaged.
+    """
+    counts: list[int] = []
+    with open_text(path, "Give an ARPA language model.") as lines:
+        for line, _ in zip(lines, range(_HEAD), strict=False):
+            if match := re.fullmatch(r"ngram\s+(\d+)\s*=\s*(\d+)\s*", line):
+                counts.append(int(match[2]))
+            elif counts and line.strip():
+                break
+    return tuple(counts)
+
+
+def gigabytes(size: float) -> str:
+    """Return a size for people."""
+    return f"{size / 1e9:.1f} GB"
+
+
+def check_fits(needed: float, what: str, way_out: str, free: float | None = None) -> None:
+    """Refuse a step that needs more memory than there is, before it starts.
+
+    Args:
+        needed: bytes.
+        what: subject of the message, for example "decode.arpa=FILE: its static graph".
+        way_out: a sentence that says what to do instead.
+        free: bytes that can be had; by default those of this machine now.
+
+    Raises:
+        UserError: it does not fit.
+    """
+    free = available_bytes() if free is None else free
+    if needed > free:
+        raise UserError(
+            f"{what} would take some {gigabytes(needed)} of memory, and {gigabytes(free)} are free. {way_out}"
+        )

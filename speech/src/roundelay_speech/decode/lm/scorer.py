@@ -1,4 +1,4 @@
-"""The seam between a language model and whoever asks it for words one after the other.
+"""The seam between a language model and code that asks it for words one after the other.
 
 A scorer has states; a state stands for all that the model remembers of the words so far. Two of them are made from our
 own arrays: `ArpaScorer` asks for P(w | h) as an ARPA file means it, `PathScorer` for the cheapest way through the
@@ -7,7 +7,7 @@ word is an arc that any path may take, also where the model lists the n-gram, so
 
     cost of G for w1 ... wn = min over all choices of giving up words <= sum_i -ln P(wi | h_i).
 
-What a graph has charged is taken back exactly only if it is counted the way the graph counts.
+The charge of a graph is taken back exactly only if it is counted the way the graph counts.
 """
 
 import math

@@ -3,7 +3,7 @@
 OUT/final.mdl           transition model, network, prior; hears features normalised by speaker (apply-cmvn)
 OUT/tree, phones.txt    tied states as Kaldi's decision tree
 OUT/cmvn_opts           options of apply-cmvn, as steps/nnet3/decode.sh takes them
-OUT/graph/              HCLG.fst with transition-ids, words.txt, phones.txt and what belongs to them
+OUT/graph/              HCLG.fst with transition-ids, words.txt, phones.txt and files beside them
 OUT/conf/fbank.conf     options of the features; decode.conf: of the search; online.conf, model.conf: of live decoders
 OUT/am/final.mdl        the same network for vosk, which takes off a mean but does not divide
 OUT/global_cmvn.stats   of the average speaker, which live decoders begin with; also in am/
@@ -24,20 +24,20 @@ import numpy as np
 from roundelay import __version__
 from roundelay.core.errors import UserError
 from roundelay.core.files import atomic_write, read_json, refuse_ours, write_json, write_text
+from roundelay_speech.data.arrays import Float64
 from roundelay_speech.decode.graphs.graph import FST_FILE, PHONES_FILE, WORDS_FILE, GraphConfig
 from roundelay_speech.decode.graphs.hmm import GraphOfStates, graph_of_states
 from roundelay_speech.decode.graphs.making import LEXICON_FILE, LM_FILE
 from roundelay_speech.decode.graphs.transducers import EPSILON
 from roundelay_speech.decode.lm.arpa_file import read_arpa
-from roundelay_speech.exporting.kaldi.networks import INPUT, Seen, add_scores, reach_of, takes_chunks
-from roundelay_speech.exporting.kaldi.nnet3 import Float64, Network
+from roundelay_speech.exporting.kaldi.nnet3 import INPUT, Network, Seen, add_scores, reach_of, takes_chunks
 from roundelay_speech.exporting.utterance import utterance_scores
 from roundelay_speech.exporting.writing import DESCRIPTION
 from roundelay_speech.features.parts import Filterbank
 from roundelay_speech.hmm.alignment import TREE
 from roundelay_speech.hmm.formats.kaldi_model import TransitionModel
 from roundelay_speech.hmm.formats.kaldi_model_writing import put_transition_model, write_tree
-from roundelay_speech.hmm.formats.to_kaldi import export_transition_model, export_tree
+from roundelay_speech.hmm.formats.kaldi_tying import export_transition_model, export_tree
 from roundelay_speech.hmm.topology import SILENCE
 from roundelay_speech.hmm.tree import DecisionTree
 from roundelay_speech.kaldi_io.tokens import BinaryOutput, save
@@ -59,17 +59,14 @@ WHOLE = 1_000_000
 
 @dataclass(frozen=True)
 class ForKaldi:
-    """A model that was written.
-
-    Attributes:
-        states, pdfs: of the graph; columns of the network.
-    """
+    """A model that was written."""
 
     folder: Path  # of its files
+    # states, pdfs: of the graph; columns of the network.
     states: int
     pdfs: int
-    live: bool  # whether decoders that hear somebody speak can use it
-    left_out: tuple[str, ...]  # sentences on what is not in it
+    live: bool  # whether decoders of live speech can use it
+    left_out: tuple[str, ...]  # sentences on parts not in it
 
 
 def export_kaldi(source: Path | str, out: Path | str) -> ForKaldi:
@@ -85,7 +82,7 @@ def export_kaldi(source: Path | str, out: Path | str) -> ForKaldi:
     _refuse_units(models[0], folder)
     part = filterbank_of(packed, folder)
     for model, one in zip(models, packed.networks, strict=True):
-        utterance_scores(model, str(folder / one.folder))  # refuses what is not decoded in one pass
+        utterance_scores(model, str(folder / one.folder))  # refuses models not decoded in one pass
     live = all(takes_chunks(model.module) for model in models)
     tree = DecisionTree.from_json(read_json(folder / TREE))
     transitions = export_transition_model(tree)
@@ -148,7 +145,7 @@ def _network(models: Sequence[AcousticModel], packed: PackedModel, folder: Path,
 
 
 def save_model(path: Path, transitions: TransitionModel, network: Network, prior: Float64) -> None:
-    """Write a transition model, a network and log p(state), (S,): what Kaldi calls an AmNnetSimple."""
+    """Write a transition model, a network and log p(state), (S,): Kaldi's AmNnetSimple."""
     out = BinaryOutput()
     put_transition_model(out, transitions)
     network.put(out)

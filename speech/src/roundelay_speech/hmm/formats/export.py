@@ -16,19 +16,18 @@ import numpy.typing as npt
 
 from roundelay.core.errors import UserError
 from roundelay.core.files import atomic_write, refuse_ours, write_text
-from roundelay.core.progress import Progress
+from roundelay.core.progress import Progress, tracked
+from roundelay_speech.data.arrays import Ints
 from roundelay_speech.data.manifest import Utterance
 from roundelay_speech.features.store import FeatureStore
 from roundelay_speech.hmm.alignment import Alignment
 from roundelay_speech.hmm.formats.kaldi_model_writing import write_transition_model, write_tree
+from roundelay_speech.hmm.formats.kaldi_tying import export_transition_model, export_tree, transition_ids
 from roundelay_speech.hmm.formats.textgrid import Interval, TextGrid, Tier, write_textgrid
-from roundelay_speech.hmm.formats.to_kaldi import export_transition_model, export_tree, transition_ids
 from roundelay_speech.hmm.topology import SILENCE
-from roundelay_speech.kaldi_io.writing import write_archive
+from roundelay_speech.kaldi_io.objects import write_archive
 from roundelay_speech.lexicon.lexicon import Lexicon
 from roundelay_speech.prepared import Corpus
-
-Ints = npt.NDArray[np.integer]
 
 
 def _aligned(corpus: Corpus, store: FeatureStore, alignment: Alignment) -> Iterator[tuple[Utterance, slice]]:
@@ -91,8 +90,7 @@ def export_textgrids(corpus: Corpus, store: FeatureStore, alignment: Alignment, 
     found = list(_aligned(corpus, store, alignment))
     if odd := [u.id for u, _ in found if "/" in u.id or u.id.startswith(".")]:
         raise UserError(f"{odd[0]}: an id with a slash or a dot in front is no name for a TextGrid.")
-    progress.start("writing TextGrids", len(found))
-    for u, own in found:
+    for u, own in tracked(progress, "writing TextGrids", found):
         phones, states = alignment.phones[own], alignment.states[own]
         bounds = phone_bounds(phones, states)
         centres = store.frame_times(len(phones))
@@ -105,8 +103,6 @@ def export_textgrids(corpus: Corpus, store: FeatureStore, alignment: Alignment, 
             intervals = (Interval(times[first], times[last], word) for first, last, word in words)
             tiers.insert(0, Tier("words", tuple(intervals)))
         write_textgrid(out / f"{u.id}.TextGrid", TextGrid(0.0, times[-1], tuple(tiers)))
-        progress.advance()
-    progress.finish()
     return len(found)
 
 

@@ -1,4 +1,4 @@
-"""Import of Kaldi's alignments: `ali.*.gz` with `final.mdl`, `tree` and `phones.txt`, or what `ali-to-pdf` printed.
+"""Import of Kaldi's alignments: `ali.*.gz` with `final.mdl`, `tree` and `phones.txt`, or the output of `ali-to-pdf`.
 
 Legend: T frames of one utterance.
 """
@@ -17,9 +17,15 @@ from roundelay_speech.hmm.align import align, utterance_graph
 from roundelay_speech.hmm.alignment import AlignSummary
 from roundelay_speech.hmm.formats.interchange import Foreign, ImportConfig, write_import
 from roundelay_speech.hmm.formats.kaldi_model import read_transition_model, read_tree
-from roundelay_speech.hmm.formats.kaldi_phones import PhoneMap, match_phones, read_symbols
-from roundelay_speech.hmm.formats.kaldi_tying import ImportedTying, import_tying, our_state
-from roundelay_speech.kaldi_io.archive import read_int_vectors
+from roundelay_speech.hmm.formats.kaldi_tying import (
+    ImportedTying,
+    PhoneMap,
+    import_tying,
+    match_phones,
+    our_state,
+    read_symbols,
+)
+from roundelay_speech.kaldi_io.objects import read_int_vectors
 from roundelay_speech.prepared import Corpus
 
 _NEVER = -1000.0  # log-likelihood of a pdf that is not the one given; further from 0 than any beam
@@ -27,15 +33,12 @@ _NEVER = -1000.0  # log-likelihood of a pdf that is not the one given; further f
 
 @dataclass(frozen=True)
 class KaldiAlignment:
-    """Locations of Kaldi's files.
-
-    Attributes:
-        model, tree, phones: None: `final.mdl`, `tree`, `phones.txt` in the first folder.
-    """
+    """Files of an alignment that Kaldi made."""
 
     # each with `ali.*.gz` (or any `ali.*`, packed or not, binary or text); the first also holds the models.
     folders: tuple[Path, ...] = ()
     pdfs: tuple[Path, ...] = ()  # instead of `ali.*`: files that `ali-to-pdf` printed
+    # model, tree, phones: None: `final.mdl`, `tree`, `phones.txt` in the first folder.
     model: Path | None = None
     tree: Path | None = None
     phones: Path | None = None
@@ -64,7 +67,7 @@ class KaldiAlignment:
                 raise UserError(f"{folder}: no alignment here (no ali.*.gz).")
             found += own
         if not found:
-            raise UserError("Name a folder with ali.*.gz (--ali), or what ali-to-pdf printed (--pdfs).")
+            raise UserError("Name a folder with ali.*.gz (--ali), or the output of ali-to-pdf (--pdfs).")
         return found
 
 

@@ -1,8 +1,8 @@
 """Alignments that others made, written as ours: the part that all their formats share.
 
 The state tying is Kaldi's own, that of an alignment there is, one grown here on the imported phones, or none
-(monophones). Whichever it is, the pdf of a frame is what the tying says about its phone, state and neighbours, as it is
-in decoding.
+(monophones). Whichever it is, the pdf of a frame is that of the tying for its phone, state and neighbours, as it is in
+decoding.
 
 Legend: T frames of one utterance.
 """
@@ -23,8 +23,8 @@ from roundelay_speech.data.problems import counted, listing
 from roundelay_speech.features.store import FeatureStore
 from roundelay_speech.hmm.align import Aligned
 from roundelay_speech.hmm.alignment import LOG, TREE, AlignSummary
-from roundelay_speech.hmm.cepstra import all_cepstra
 from roundelay_speech.hmm.formats.kaldi_tying import ImportedTying
+from roundelay_speech.hmm.gmm import all_cepstra
 from roundelay_speech.hmm.passes import Spoken
 from roundelay_speech.hmm.task import Labels, Task
 from roundelay_speech.hmm.tree import DecisionTree, accumulate, grow, untied, windows
@@ -38,15 +38,12 @@ _OFF = "not in the alignment"
 
 @dataclass(frozen=True)
 class ImportConfig:
-    """Options of importing foreign alignments.
-
-    Attributes:
-        tied_states, min_leaf_frames, min_leaf_gain: of `grow`, as for `roundelay align`.
-    """
+    """Options of importing foreign alignments."""
 
     # `kaldi` its own tree; `monophones`; `grow` trees on the imported phones; or the folder of an alignment whose tree
     # is taken.
     tying: str = "kaldi"
+    # tied_states, min_leaf_frames, min_leaf_gain: of `grow`, as for `roundelay align`.
     tied_states: int = 500
     min_leaf_frames: float = 50.0
     min_leaf_gain: float = 100.0
@@ -65,7 +62,7 @@ class ImportConfig:
 
 @dataclass(frozen=True, eq=False)
 class Foreign:
-    """An utterance's frames as somebody else labelled them; `pdfs` by our number, None where they are not known."""
+    """An utterance's frames as labelled elsewhere; `pdfs` by our number, None where they are not known."""
 
     phones: Phones
     states: States
@@ -121,7 +118,7 @@ def write_import(
 
 
 def _task(corpus: Corpus, store: FeatureStore, made_by: str, config: Mapping[str, Any]) -> Task:
-    """Return all utterances: what others have aligned need not fit the lexicon's words."""
+    """Return all utterances: alignments of others need not fit the lexicon's words."""
     plain = {key: list(value) if isinstance(value, tuple) else value for key, value in config.items()}
     task = Task.of(corpus, store, made_by, plain)
     spoken = {u.id: Spoken(u.id, tuple(u.words), *store.span(u.id)) for u in corpus.utterances}

@@ -1,4 +1,4 @@
-"""Kaldi's `final.mdl` (its transition model) and `tree`, in binary or text: read here, written by kaldi_model_writing.
+"""Kaldi's `final.mdl` (its transition model) and `tree`, in binary: read here, written by kaldi_model_writing.
 
 Both are sequences of tokens and numbers (kaldi_io/tokens.py):
 
@@ -9,7 +9,7 @@ Both are sequences of tokens and numbers (kaldi_io/tokens.py):
                <LogProbs> vector </LogProbs> </TransitionModel>, and then the acoustic model, which is not read
 
 A key is a place in the window of N phones, P that of the phone in question, or -1, the class of the state.
-What a transition-id means follows from the tables: state by state, in the order of the triples, one id for every
+The meaning of a transition-id follows from the tables: state by state, in the order of the triples, one id for every
 transition that the topology lets out of it.
 """
 
@@ -23,7 +23,7 @@ import numpy as np
 import numpy.typing as npt
 
 from roundelay.core.errors import UserError
-from roundelay_speech.kaldi_io.tokens import LONGEST_TOKEN, BinaryInput, Input, expect, open_input, read_count
+from roundelay_speech.kaldi_io.tokens import BinaryInput, expect, open_input, read_count
 
 PDF_CLASS = -1
 DEEPEST = 300  # maps inside each other; a tree grown from data has some 30
@@ -31,7 +31,7 @@ DEEPEST = 300  # maps inside each other; a tree grown from data has some 30
 
 @dataclass(frozen=True)
 class Answer:
-    """A leaf: this pdf."""
+    """A leaf of the tree: its pdf."""
 
     pdf: int
 
@@ -101,7 +101,7 @@ def read_tree(path: Path) -> ContextDependency:
     """Read a `tree` file.
 
     Raises:
-        UserError: not one, or cut short; names the byte or line.
+        UserError: not one, or cut short; names the byte.
     """
     source = open_input(path)
     expect(source, "ContextDependency")
@@ -118,7 +118,7 @@ def read_tree(path: Path) -> ContextDependency:
     return ContextDependency(width, centre, found)
 
 
-def _event_map(source: Input, depth: int) -> EventMap | None:
+def _event_map(source: BinaryInput, depth: int) -> EventMap | None:
     if depth > DEEPEST:
         raise source.fault(f"maps inside each other, more than {DEEPEST} deep")
     kind = expect(source, "CE", "TE", "SE", "NULL")
@@ -149,12 +149,12 @@ def read_transition_model(path: Path) -> TransitionModel:
     """Read the transition model at the beginning of a `final.mdl`.
 
     Raises:
-        UserError: not one, cut short, or its parts contradict each other; names the byte or line.
+        UserError: not one, cut short, or its parts contradict each other; names the byte.
     """
     source = open_input(path)
     expect(source, "<TransitionModel>")
     expect(source, "<Topology>")
-    topology = _binary_topology(source) if isinstance(source, BinaryInput) else _text_topology(source)
+    topology = _topology(source)
     kind = expect(source, "<Triples>", "<Tuples>")
     tuples = []
     for _ in range(read_count(source, "transition-states")):
@@ -177,43 +177,7 @@ def read_transition_model(path: Path) -> TransitionModel:
     return model
 
 
-def _text_topology(source: Input) -> dict[int, tuple[HmmState, ...]]:
-    found: dict[int, tuple[HmmState, ...]] = {}
-    while expect(source, "<TopologyEntry>", "</Topology>") == "<TopologyEntry>":
-        expect(source, "<ForPhones>")
-        phones: list[int] = []
-        while (word := source.token()) != "</ForPhones>":
-            if not word.isdecimal() or int(word) in found or word == "0":
-                raise source.wrong(f"phone {word[:LONGEST_TOKEN]!r} is no number, 0 or there twice")
-            phones.append(int(word))
-        states: list[HmmState] = []
-        while expect(source, "<State>", "</TopologyEntry>") == "<State>":
-            states.append(_text_state(source, len(states)))
-        _check_entry(source, states)
-        found |= dict.fromkeys(phones, tuple(states))
-    return found
-
-
-def _text_state(source: Input, number: int) -> HmmState:
-    if (given := source.integer()) != number:
-        raise source.wrong(f"state {given} where state {number} is due")
-    forward = loop = -1
-    transitions: list[tuple[int, float]] = []
-    while (word := source.token()) != "</State>":
-        if word == "<PdfClass>":
-            forward = loop = source.integer()
-        elif word == "<ForwardPdfClass>":
-            forward = source.integer()
-        elif word == "<SelfLoopPdfClass>":
-            loop = source.integer()
-        elif word == "<Transition>":
-            transitions.append((source.integer(), source.real()))
-        else:
-            raise source.wrong(f"unknown {word[:LONGEST_TOKEN]!r} in a state of the topology")
-    return HmmState(forward, loop, tuple(transitions))
-
-
-def _binary_topology(source: Input) -> dict[int, tuple[HmmState, ...]]:
+def _topology(source: BinaryInput) -> dict[int, tuple[HmmState, ...]]:
     phones, entry_of = source.integers(), source.integers()
     entries = source.integer()
     two_classes = entries == -1  # says that the pdf of a loop may be another
@@ -237,8 +201,8 @@ def _binary_topology(source: Input) -> dict[int, tuple[HmmState, ...]]:
     return {phone: found[entry_of[phone]] for phone in phones}
 
 
-def _check_entry(source: Input, states: Sequence[HmmState]) -> None:
-    """Refuse states that lead nowhere or to none that exists, but for the last, which leads nowhere."""
+def _check_entry(source: BinaryInput, states: Sequence[HmmState]) -> None:
+    """Check the states: all but the last have transitions, to states that exist; the last has none."""
     sound = (
         len(states) > 1
         and not states[-1].transitions

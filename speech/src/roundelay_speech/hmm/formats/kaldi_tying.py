@@ -1,19 +1,30 @@
-"""Kaldi's trees as ours.
+"""Kaldi's trees and phones as ours, and our trees and states as Kaldi's.
 
 A Kaldi tree asks about phones by its own ids and about states by their class; ours has a root for every state of every
-phone of the lexicon and asks about the neighbours only. So a Kaldi tree is taken apart: for each phone and state, what
-it asks of the neighbours once those two are known.
+phone of the lexicon and asks about the neighbours only. So a Kaldi tree is taken apart: for each phone and state, its
+questions on the neighbours once those two are known.
 
 A tree that tells the positions of a phone in the word apart fits only a lexicon whose phones have positions too. Our
 phones have three states; a phone with more (Kaldi's silence has five) gives its first and its last one, and all between
 become one state with one pdf.
+
+The name of a phone is taken as it is, then without Kaldi's position in the word (_B, _I, _E, _S).
+
+Legend: T frames of one utterance.
 """
 
 import itertools
+import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from pathlib import Path
+
+import numpy as np
+import numpy.typing as npt
 
 from roundelay.core.errors import UserError
+from roundelay.core.files import read_text
+from roundelay_speech.data.problems import listing
 from roundelay_speech.hmm.formats.kaldi_model import (
     PDF_CLASS,
     Answer,
@@ -22,10 +33,75 @@ from roundelay_speech.hmm.formats.kaldi_model import (
     HmmState,
     Question,
     TableMap,
+    TransitionModel,
 )
-from roundelay_speech.hmm.formats.kaldi_phones import PhoneMap
-from roundelay_speech.hmm.topology import EDGE, STATES
-from roundelay_speech.hmm.tree import LEFT, RIGHT, DecisionTree, Leaf, Split
+from roundelay_speech.hmm.topology import EDGE, SILENCE, STATES, transitions
+from roundelay_speech.hmm.tree import LEFT, OWN, RIGHT, DecisionTree, Leaf, Split
+
+POSITION = re.compile(r"(.+)_[BIES]")
+_NO_PHONE = re.compile(r"<eps>|#\d+|#.*")
+
+
+@dataclass(frozen=True)
+class PhoneMap:
+    """Kaldi's phones and the lexicon's."""
+
+    ours: Mapping[int, int]  # Kaldi's id -> ours; only phones that the lexicon has
+    names: Mapping[int, str]  # Kaldi's id -> its name
+    # by our id, from 1: Kaldi's phones that are this phone. Of silence the plain one alone, where there is one:
+    # silences in a position of a word are rare, and trees seldom hold a pdf of their own for them.
+    members: tuple[tuple[int, ...], ...]
+
+
+def read_symbols(path: Path) -> dict[str, int]:
+    """Read a `phones.txt`: a name and a number on every line.
+
+    Raises:
+        UserError: missing, or a line is something else; names file and line.
+    """
+    found: dict[str, int] = {}
+    for number, line in enumerate(read_text(path, "Kaldi's phones.txt is needed").split("\n"), 1):
+        fields = line.split()
+        if not fields:
+            continue
+        if len(fields) != 2 or not fields[1].isdecimal() or len(fields[1]) > 9:
+            raise UserError(f"{path}:{number}: not `PHONE NUMBER` but `{line.strip()[:80]}`.")
+        if fields[0] in found or int(fields[1]) in found.values():
+            raise UserError(f"{path}:{number}: {fields[0]} or its number is there already.")
+        found[fields[0]] = int(fields[1])
+    if not found:
+        raise UserError(f"{path}: no phones in it.")
+    return found
+
+
+def match_phones(symbols: Mapping[str, int], phones: Sequence[str], where: str) -> PhoneMap:
+    """Match the phones of `phones.txt` to those of the lexicon (in the order of our ids, silence first).
+
+    Raises:
+        UserError: a phone of the lexicon is not among Kaldi's; all are listed.
+    """
+    ids = {name: place for place, name in enumerate(phones, 1)}
+    ours: dict[int, int] = {}
+    names: dict[int, str] = {}
+    for name, number in symbols.items():
+        if _NO_PHONE.fullmatch(name):
+            continue
+        names[number] = name
+        base = POSITION.fullmatch(name)
+        found = ids.get(name) or (ids.get(base[1]) if base else None)
+        if found is not None and number:
+            ours[number] = found
+    members: list[tuple[int, ...]] = []
+    for name, place in ids.items():
+        own = tuple(number for number, phone in sorted(ours.items()) if phone == place)
+        members.append((symbols[name],) if place == SILENCE and symbols.get(name) in own else own)
+    if absent := [name for name, own in zip(phones, members, strict=True) if not own]:
+        raise UserError(
+            f"{where}: {len(absent)} phones of the lexicon are not among Kaldi's, with or without a position (_B, _I, "
+            f"_E, _S). Name the silence as Kaldi does, and take the lexicon the alignment was made with:\n"
+            f"{listing(absent)}"
+        )
+    return PhoneMap(ours, names, tuple(members))
 
 
 @dataclass(frozen=True, eq=False)
@@ -263,3 +339,62 @@ def _assembled(
     laid = tuple(tuple(place(root) for root in triple) for triple in roots)
     tree = DecisionTree(tuple(names), context, laid, tuple(nodes))
     return ImportedTying(tree, {pdf: number[apart.pdf(pdf)] for pdf in used}, exact)
+
+
+LOOP, ON = 0.75, 0.25  # probabilities of Kaldi's usual topology, before training
+
+
+def export_tree(tree: DecisionTree) -> ContextDependency:
+    """Return our tree with our ids: a table of phones, in it tables of states, in them the questions."""
+    centre = min(1, tree.context - 1)
+    asked = {LEFT: 0, OWN: centre, RIGHT: 2}
+
+    def of(place: int) -> EventMap:
+        node = tree.nodes[place]
+        if isinstance(node, Leaf):
+            return Answer(node.pdf)
+        return Question(asked[node.position], node.phones, of(node.yes), of(node.no))
+
+    phones = [TableMap(PDF_CLASS, tuple(of(root) for root in roots)) for roots in tree.roots]
+    return ContextDependency(tree.context, centre, TableMap(centre, (None, *phones)))
+
+
+def export_transition_model(tree: DecisionTree) -> TransitionModel:
+    """Return the states of every phone from left to right; the triples are all that the tree can give, in Kaldi's
+    order."""
+    sizes = [len(roots) for roots in tree.roots]
+    entries = {size: _entry(size) for size in set(sizes)}
+    table = tree.tying().table
+    triples = [
+        (phone, state, pdf, pdf)
+        for phone, size in enumerate(sizes, 1)
+        for state in range(size)
+        for pdf in np.unique(table[:, phone, :, state]).tolist()
+    ]
+    topology = {phone: entries[size] for phone, size in enumerate(sizes, 1)}
+    ways = (probability for phone, state, *_ in triples for _, probability in topology[phone][state].transitions)
+    return TransitionModel(topology, tuple(triples), np.log(np.array([1.0, *ways], np.float32)))
+
+
+def _entry(size: int) -> tuple[HmmState, ...]:
+    """Return the states of a phone of so many: each loops, or goes on to any that may follow it."""
+    follow = [[after for before, after in transitions(size) if before == state] or [size] for state in range(size)]
+    ways = [((state, LOOP), *((after, ON / len(on)) for after in on)) for state, on in enumerate(follow)]
+    return (*(HmmState(state, state, way) for state, way in enumerate(ways)), HmmState(-1, -1, ()))
+
+
+def transition_ids(
+    model: TransitionModel,
+    phones: npt.NDArray[np.int16],
+    states: npt.NDArray[np.int8],
+    pdfs: npt.NDArray[np.int32],
+) -> npt.NDArray[np.int32]:
+    """Return (T,) the transition-ids of an utterance's frames: a way out of a state at its first frame, then its loop,
+    which is the order that Kaldi's own alignments have (--reorder=true). Of several ways out it is the first, whichever
+    was taken."""
+    place = {(phone, state, pdf): i for i, (phone, state, pdf, _) in enumerate(model.tuples)}
+    keys = zip(phones.tolist(), states.tolist(), pdfs.tolist(), strict=True)
+    first = model.first_ids[[place[key] for key in keys]]
+    stays = np.zeros(len(phones), bool)
+    stays[1:] = (phones[1:] == phones[:-1]) & (states[1:] == states[:-1])
+    return (first + np.where(stays, 0, 1)).astype(np.int32)

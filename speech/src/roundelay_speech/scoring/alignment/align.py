@@ -1,6 +1,6 @@
 """Alignment of a reference with a hypothesis: which words are right, substituted, deleted, inserted.
 
-The convention, for whoever compares counts: of all alignments those with the fewest errors; of these those with the
+The convention, for comparing counts: of all alignments those with the fewest errors; of these those with the
 fewest substitutions, that is, with the most correct words. It makes all four counts unique: insertions minus deletions
 is the difference of the lengths, so substitutions and the total leave nothing free. sclite weighs insertions and
 deletions 3 and substitutions 4 (`SCLITE`); its total can be higher where five substitutions have the choice of becoming

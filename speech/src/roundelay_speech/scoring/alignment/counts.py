@@ -4,13 +4,12 @@ import math
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Literal
+from typing import Literal, TypeVar
 
 from roundelay.core.errors import UserError
 from roundelay_speech.data.problems import counted
 from roundelay_speech.scoring.alignment.align import FEWEST, Costs, Pair, WordAlignment, align_networks, align_words
 from roundelay_speech.scoring.alignment.marks import MarkError, WordNetwork, is_fragment, marked_network
-from roundelay_speech.scoring.alignment.names import known_as
 
 Texts = Mapping[str, Sequence[str]]
 """Words by utterance id."""
@@ -118,8 +117,8 @@ def score(
     """Compare hypotheses with references. Utterances whose names differ in case alone are the same, as in sclite.
 
     Args:
-        missing: what an utterance without a hypothesis means: "error" refuses to score (a decoding that lost utterances
-            would look better or worse than it is), "empty" counts all of its words as deleted.
+        missing: the treatment of an utterance without a hypothesis: "error" refuses to score (a decoding that lost
+            utterances would look better or worse than it is), "empty" counts all of its words as deleted.
         marked: whether `{ a / b }`, `(word)` and `word-` are alternatives, optional words and fragments (see `marks`),
             or words like others.
         costs: of the alignment.
@@ -186,3 +185,27 @@ def confusions(result: Score) -> list[tuple[Pair, int]]:
     """Return all errors by kind, the most frequent first, ties in alphabetical order."""
     counts = Counter(pair for utterance in result.utterances for pair in utterance.wrong)
     return sorted(counts.items(), key=lambda item: (-item[1], item[0][0] or "", item[0][1] or ""))
+
+
+N = TypeVar("N", str, tuple[str, str])
+
+
+def known_as(names: Iterable[N], reference: Iterable[N]) -> dict[N, N]:
+    """Return the name that the reference has for each of `names`: the same, or the one that differs in case alone.
+
+    Names spelled alike come first, so that two names of the reference that differ in case stay two. A name that
+    none of the reference's, or several of them, could be stays as it is.
+    """
+    exact = dict.fromkeys(reference)
+    folded: dict[N, list[N]] = {}
+    for name in exact:
+        folded.setdefault(_folded(name), []).append(name)
+    found = {}
+    for name in names:
+        near = folded.get(_folded(name), [])
+        found[name] = near[0] if name not in exact and len(near) == 1 else name
+    return found
+
+
+def _folded(name: N) -> N:
+    return name.casefold() if isinstance(name, str) else (name[0].casefold(), name[1].casefold())

@@ -1,4 +1,4 @@
-"""Word errors by speaker, by subset and by whatever a file says, and sclite's table of them."""
+"""Word errors by speaker, by subset and by the groups of a file, and sclite's table of them."""
 
 import statistics
 from collections.abc import Callable, Mapping, Sequence

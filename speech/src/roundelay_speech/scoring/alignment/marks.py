@@ -53,12 +53,12 @@ class WordNetwork:
 
 
 def plain_network(words: Iterable[str]) -> WordNetwork:
-    """Return the chain of these words, whatever characters they are made of."""
+    """Return the chain of these words, of any characters."""
     return WordNetwork(((), *((Arc(node, word, False),) for node, word in enumerate(words))))
 
 
 def marked_network(words: Sequence[str]) -> WordNetwork:
-    """Return the network of a transcript in which marks mean what NIST's files mean by them.
+    """Return the network of a transcript in which marks mean the same as in NIST's files.
 
     Raises:
         MarkError: brackets that do not fit together, brackets nested too deep.
@@ -93,7 +93,8 @@ _ATTRIBUTES = re.compile(r"(?<!\\);.*", re.DOTALL)  # from the first semicolon t
 
 
 def without_attributes(word: str) -> str:
-    """Return `A\\;S;NOUN` as `A;S`, and `WORD*` as `WORD`: what is compared of a word. A semicolon alone is a word."""
+    """Return `A\\;S;NOUN` as `A;S`, and `WORD*` as `WORD`: the part of a word that is compared. A semicolon alone is a
+    word."""
     bare = _ATTRIBUTES.sub("", word).replace("\\", "") or word[:1]
     return bare[:-1] if len(bare) > 1 and bare.endswith("*") else bare
 
@@ -114,7 +115,7 @@ def _tokens(words: Iterable[str]) -> Iterator[str]:
 
 
 def _piece(word: str, start: int, end: int) -> Iterator[str]:
-    """Yield the word between two marks, if there is one: in `(uh);noun`, what follows the bracket is of the word
+    """Yield the word between two marks, if there is one: in `(uh);noun`, the text behind the bracket is of the word
     before."""
     if start < end and not (word[start] == ";" and word[:start].endswith(")")):
         yield without_attributes(word[start:end])
@@ -127,7 +128,7 @@ class _Builder:
         self.into: list[list[Arc]] = [[]]
 
     def sequence(self, node: int, closing: str, optional: bool, depth: int) -> int:
-        """Read until a token of `closing` (left unread) or, where that is empty, to the end; the last node."""
+        """Read until a token of `closing` (left unread) or, where that is empty, to the end; return the last node."""
         if depth > DEPTH:
             raise MarkError(f"brackets are nested more than {DEPTH} deep")
         while self.place < len(self.tokens):

@@ -32,7 +32,7 @@ class TimedWord:
 
     @property
     def midpoint(self) -> float:
-        """Half-way between beginning and end, s: what decides to which segment a word belongs."""
+        """Half-way between beginning and end, s; it decides to which segment a word belongs."""
         return self.start + self.duration / 2
 
 

@@ -14,7 +14,7 @@ The format is NIST1, as in the filters of the Hub5 evaluations:
 
 A rule replaces a string of characters where its contexts stand left and right of the slot `__`; both are looked for in
 the text as it was. Rules work in one pass from left to right: at each place the first rule of the file that fits is
-used, and what it wrote is not looked at again.
+used, and its result is not looked at again.
 """
 
 import re
@@ -127,7 +127,7 @@ def read_glm(path: Path, purpose: Purpose) -> MappingRules:
     """Read the rules that apply to references, or to hypotheses.
 
     `;; INPUT_DEPENDENT_APPLICATION = "ref"` begins rules for references only; `hyp` for hypotheses, `ref|hyp` or `.*`
-    for both. Kinds of files count as what they hold: stm as ref, ctm as hyp, trn and txt as both.
+    for both. Kinds of files count by their content: stm as ref, ctm as hyp, trn and txt as both.
 
     Raises:
         UserError: the file is missing or not UTF-8; a line that is no rule, an empty left side, a context without its
@@ -161,7 +161,7 @@ def _applies(expression: str, purpose: Purpose, where: str) -> bool:
 
 
 def _header(line: str, case_sensitive: bool, where: str) -> bool:
-    """Check a header line; whether case matters from what is known after it."""
+    """Check a header line; return whether case matters, as far as it is known after this line."""
     match = _HEADER.match(line)
     if match is None:
         raise UserError(f"{where}: expected a header like `* case_sensitive = 'F'`, found {line!r}.")

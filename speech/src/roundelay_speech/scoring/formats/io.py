@@ -14,7 +14,7 @@ def read_lines(path: Path, hint: str = "a file of words is needed") -> list[str]
     Only a line feed (or carriage return and line feed) ends a line: a word may hold the other separators of Unicode.
 
     Args:
-        hint: what makes such a file, for the message when it is missing.
+        hint: the command that makes such a file, for the message when it is missing.
 
     Raises:
         UserError: the file is missing, is no file, or is not UTF-8.

@@ -11,9 +11,8 @@ from pathlib import Path
 
 from roundelay.core.errors import UserError
 from roundelay.core.files import write_text
-from roundelay_speech.scoring.alignment.counts import listed
+from roundelay_speech.scoring.alignment.counts import known_as, listed
 from roundelay_speech.scoring.alignment.marks import MarkError, marked_network
-from roundelay_speech.scoring.alignment.names import known_as
 from roundelay_speech.scoring.formats.ctm import Channel, TimedWord
 from roundelay_speech.scoring.formats.io import content_lines, seconds
 
@@ -28,7 +27,7 @@ _TICK = 1e-6  # s: midpoints are compared in millionths, so that 1.9 + 0.2 / 2 i
 
 @dataclass(frozen=True)
 class StmSegment:
-    """One stretch of one channel: who speaks, what is said, and what it is labelled."""
+    """One stretch of one channel: its speaker, words and labels."""
 
     file: str
     channel: str
@@ -121,7 +120,7 @@ def _check(path: Path, s: StmSegment) -> None:
 
 @dataclass(frozen=True)
 class Cut:
-    """Segments and the recognised words in them, under one name each: what `score` compares."""
+    """Segments and the recognised words in them, under one name each, for `score` to compare."""
 
     refs: dict[str, list[str]]
     hyps: dict[str, list[str]]
@@ -174,7 +173,7 @@ def _complain_of_channels(
     if strange:
         raise UserError(
             f"Words were recognised in files and channels without a segment in the reference: {listed(strange)}. "
-            "Give the reference of what was decoded; file and channel must be spelled alike (case aside)."
+            "Give the reference of the decoded recordings; file and channel must be spelled alike (case aside)."
         )
     spoken = [channel for channel, here in channels.items() if any(s.words and not s.ignored for s in here)]
     lost = [" ".join(channel) for channel in spoken if not words.get(channel)]

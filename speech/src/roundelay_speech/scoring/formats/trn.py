@@ -19,7 +19,7 @@ def trn_name(utterance: str, speaker: str) -> str:
 
 
 def speaker_of(name: str) -> str:
-    """Return the speaker in a name: what stands before the first `-` or `_`; the whole name where there is none."""
+    """Return the speaker in a name: the part before the first `-` or `_`; the whole name where there is none."""
     return re.split("[-_]", name, maxsplit=1)[0] or name
 
 

@@ -7,7 +7,7 @@ from roundelay_speech.scoring.formats.ctm import TimedWord
 from roundelay_speech.transcription.transcript import ChannelTranscript
 
 LINE, LINES, LONGEST = 42, 2, 7.0
-"""Characters of a line, lines and seconds of a cue: what television asks for."""
+"""Characters of a line, lines and seconds of a cue, as television asks for."""
 _GAP = 1.0  # s: a silence of this length ends a cue
 _SHORTEST = 0.8  # s: a shorter cue stays until then, or until the next begins
 
@@ -22,7 +22,7 @@ def srt(transcript: ChannelTranscript) -> str:
 
 
 def vtt(transcript: ChannelTranscript) -> str:
-    """Return WebVTT text: times as `00:01:02.345`; what would be read as a mark is escaped."""
+    """Return WebVTT text: times as `00:01:02.345`; characters that would be read as a mark are escaped."""
     cues = [
         f"\n{_time(start, '.')} --> {_time(end, '.')}\n"
         f"{text.replace('&', '&amp;').replace('<', '&lt;').replace('>', '&gt;')}\n"

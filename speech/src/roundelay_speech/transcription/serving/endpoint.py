@@ -2,8 +2,8 @@
 
 The form has `file` and, if wanted, `response_format`: json, text, srt, vtt or verbose_json; or `stream`, and words come
 as they are found (events). Alternatives, words to favour and the end of an utterance are fields too (wanted), here and
-in the address of a WebSocket, by which somebody who speaks comes (speaking). Other fields (`model`, `language`,
-`temperature`, ...) are taken and have no effect: there is one model, and it knows one language.
+in the address of a WebSocket, by which live speech comes (speaking). Other fields (`model`, `language`, `temperature`,
+...) are taken and have no effect: there is one model, and it knows one language.
 
 The server itself reads no form and no sound: bodies go into files without names, and on to processes (recognisers).
 """
@@ -30,11 +30,20 @@ from starlette.websockets import WebSocket, WebSocketDisconnect
 
 from roundelay_speech.audio.sound import HIGHEST_RATE, LOWEST_RATE
 from roundelay_speech.transcription.serving.forking import END, REPLY_HEAD, TEXT
-from roundelay_speech.transcription.serving.limits import USUAL_LIMITS, Limits, Refused
 from roundelay_speech.transcription.serving.recognisers import Died, Recognisers, Recognition
-from roundelay_speech.transcription.serving.replies import EVENT_STREAM, Reply, as_json, event, refusal
 from roundelay_speech.transcription.serving.speaking import SAMPLE_BYTES, is_end
-from roundelay_speech.transcription.serving.wanted import FIELDS, wanted
+from roundelay_speech.transcription.serving.wanted import (
+    EVENT_STREAM,
+    FIELDS,
+    USUAL_LIMITS,
+    Limits,
+    Refused,
+    Reply,
+    as_json,
+    event,
+    refusal,
+    wanted,
+)
 
 ENDPOINT, LIVE, MODELS = "/v1/audio/transcriptions", "/v1/audio/transcriptions/live", "/v1/models"
 ABOUT_MODEL = "/about"
@@ -44,7 +53,7 @@ NORMAL, GOING_AWAY, BROKEN, AGAINST_THE_RULES, TOO_LARGE, FAILED = 1000, 1001, 1
 """Codes of closing."""
 _LOCAL = frozenset({"localhost", "127.0.0.1", "::1"})
 _PAGE = Path(__file__).with_name("page.html")
-# The page asks this server and nobody else, and nobody can make it.
+# The page asks this server alone, and nothing can make it ask another.
 _POLICY = (
     "default-src 'none'; script-src 'unsafe-inline' blob:; style-src 'unsafe-inline'; connect-src 'self'; "
     "media-src blob:; base-uri 'none'; form-action 'none'; frame-ancestors 'none'"
@@ -117,8 +126,8 @@ class Endpoint:
         await self._app(scope, receive, send)
 
     def _check(self, asked: HTTPConnection, acts: bool) -> None:
-        """Refuse, on loopback, names of other places: a page from elsewhere cannot ask here under its own name. What
-        costs work, no page of another origin may have: browsers let it ask, and say where it is from."""
+        """Refuse, on loopback, names of other places: a page from elsewhere cannot ask here under its own name. A
+        request that costs work is refused to pages of other origins: browsers let it ask, and say where it is from."""
         headers = asked.headers
         host = headers.get("host", "").lower()
         name = host if host.endswith("]") else host.rpartition(":")[0] or host
@@ -139,7 +148,7 @@ class Endpoint:
         return "what is being said" if self.speakers else ""
 
     def end(self) -> None:
-        """Refuse what still comes, and hear those who speak to the end of what they said."""
+        """Refuse further requests, and hear those who speak to the end of their words."""
         self._ended.set()
 
     async def finished(self, seconds: float) -> None:
@@ -166,7 +175,7 @@ class Endpoint:
             if not self.recordings + self.speakers:
                 self._idle.set()
 
-    # What is there --------------------------------------------------------------------------------------------------
+    # Page and model -------------------------------------------------------------------------------------------------
 
     async def _page(self, _: Request) -> Response:
         return Response(_PAGE.read_bytes(), 200, {"Content-Security-Policy": _POLICY}, "text/html")
@@ -257,7 +266,7 @@ class Endpoint:
     def _too_long(self) -> str:
         return f"The recognition took longer than {self.limits.work_seconds:g} s, and was ended."
 
-    # Somebody who speaks --------------------------------------------------------------------------------------------
+    # Live speech ----------------------------------------------------------------------------------------------------
 
     async def _live(self, socket: WebSocket) -> None:
         try:
@@ -298,7 +307,7 @@ class Endpoint:
         await self._sent(socket.close(code, why))
 
     async def _texts(self, recognition: Recognition, socket: WebSocket) -> None:
-        """Pass on what was heard, to its end."""
+        """Pass on the words heard, to the end."""
         while (told := await recognition.told())[0] == TEXT:
             await self._sent(socket.send_text(told[1].decode()))
 
@@ -306,7 +315,7 @@ class Endpoint:
         await in_time(sending, self.limits.seconds)
 
     async def _samples(self, socket: WebSocket, rate: int, recognition: Recognition) -> None:
-        """Pass on what is said, to its end, and wait until the client hangs up."""
+        """Pass on the samples, to their end, and wait until the client hangs up."""
         limits, taken, waited = self.limits, 0, 0.0
         most = self._recognisers.facts["most_seconds"]
         clock = asyncio.get_running_loop().time
@@ -319,7 +328,7 @@ class Endpoint:
             taken += len(samples) // SAMPLE_BYTES
             if most is not None and taken > most * rate:
                 raise _Closing(TOO_LARGE, f"This lasts longer than {most:g} s, the most that is heard.")
-            # Silence is samples too: whoever speaks sends a second of them each second.
+            # Silence is samples too: a speaker sends a second of them each second.
             if waited > 2 * (taken / rate + limits.seconds):
                 raise _Closing(AGAINST_THE_RULES, "Sound comes more slowly than time goes by.")
             async with asyncio.timeout(limits.work_seconds):
@@ -392,7 +401,7 @@ class _Sending:
         await self._sent({"type": "http.response.body", "body": data, "more_body": more})
 
     async def broken_off(self, why: Refused) -> None:
-        """End it with an error, as well as that can still be said."""
+        """End the answer with an error, in the way its form still allows."""
         if not self._kind:
             raise why
         if self._kind != EVENT_STREAM:
@@ -430,7 +439,7 @@ async def in_time(sending: Awaitable[None], seconds: float) -> None:
 
 
 async def _first(*several: Awaitable[Any]) -> tuple[int, Any]:
-    """Wait for the first of several to be done, and end the others: its place, and what came of it."""
+    """Wait for the first of several to be done, and end the others: its place, and its result."""
     tasks = [asyncio.ensure_future(one) for one in several]
     try:
         await asyncio.wait(tasks, return_when=asyncio.FIRST_COMPLETED)

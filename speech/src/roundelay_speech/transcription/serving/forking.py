@@ -1,10 +1,10 @@
 """A process that has loaded the model, and forks one of itself for each recording and each person who speaks.
 
-The forks share the model's memory, begin within milliseconds and keep nothing: what one of them leaks, breaks or never
-ends goes with it. They are forked from a process of one thread, never from the server, which may have several. It is
-told what to do over a socket, with the descriptors of another socket, on which the fork answers, and of a file. When
-the server closes its end of that other socket, nobody wants the answer, and the fork is killed; when the server itself
-dies, the kernel kills this process, and with it all forks.
+The forks share the model's memory, begin within milliseconds and keep nothing: all that one of them leaks, breaks or
+never ends goes with it. They are forked from a process of one thread, never from the server, which may have several. It
+gets its orders over a socket, with the descriptors of another socket, on which the fork answers, and of a file. When
+the server closes its end of that other socket, the answer is not wanted any more, and the fork is killed; when the
+server itself dies, the kernel kills this process, and with it all forks.
 """
 
 import contextlib
@@ -32,15 +32,13 @@ MOST_TOLD = 1 << 17
 
 
 class ForkedWorker(Protocol):
-    """Everything that a fork needs, loaded."""
+    """A loaded model whose process is forked for each recording."""
 
     def facts(self) -> Mapping[str, Any]:
         """Return facts of the model, for the server to tell."""
-        ...
 
     def work(self, asked: Mapping[str, Any], link: Connection, file: int | None) -> None:
-        """Do what is asked, in a process of its own, and answer by `link`; `file` is a descriptor."""
-        ...
+        """Do the work asked, in a process of its own, and answer by `link`; `file` is a descriptor."""
 
 
 def parent_of_forks(make: Callable[[], ForkedWorker], asked: socket.socket, server: int) -> None:
@@ -57,7 +55,7 @@ def parent_of_forks(make: Callable[[], ForkedWorker], asked: socket.socket, serv
     except UserError as error:
         asked.send(json_line({"problem": str(error)}).encode())
         return
-    # What is there stays there: a collection that wrote into it would copy it into every fork.
+    # Objects that are there stay: a collection that wrote into them would copy them into every fork.
     gc.collect()
     gc.freeze()
     asked.send(json_line(worker.facts()).encode())

@@ -1,5 +1,5 @@
 """Recognition as the server sees it: each recording, and each person who speaks, has a process, which ends with its
-answer, when nobody waits for that any more, or when its time is over."""
+answer, when no client waits for that any more, or when its time is over."""
 
 import asyncio
 import json
@@ -18,7 +18,7 @@ from roundelay_speech.data.processes import one_thread_each
 from roundelay_speech.transcription.serving.forking import MOST_TOLD, ForkedWorker, parent_of_forks
 
 _LENGTH = struct.Struct("!i")  # as multiprocessing.connection has it
-_NOT_BEGUN = "The model could not be loaded. What was printed says why."
+_NOT_BEGUN = "The model could not be loaded. Its output above says why."
 
 
 class Died(Exception):
@@ -27,7 +27,7 @@ class Died(Exception):
 
 @final
 class Recognition:
-    """A process that recognises, as messages to and from it: a byte that says of what kind, and the rest."""
+    """A process that recognises, as messages to and from it: a byte for the kind, and the rest."""
 
     def __init__(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         self._reader, self._writer = reader, writer
@@ -36,7 +36,7 @@ class Recognition:
         """Send a message, once there is room for it.
 
         Raises:
-            Died: there is nobody any more.
+            Died: the process has ended.
         """
         try:
             self._writer.write(_LENGTH.pack(len(payload)) + payload)
@@ -63,7 +63,7 @@ class Recognisers:
     """Recognisers of a server, in processes.
 
     Args:
-        make: makes what recognises, in a new process: a function of a module, with its arguments.
+        make: makes the recogniser, in a new process: a function of a module, with its arguments.
 
     Attributes:
         facts: of the model.
@@ -87,7 +87,7 @@ class Recognisers:
         arguments = (self._make, theirs, os.getpid())
         self._process = self._context.Process(target=parent_of_forks, args=arguments, name="recognition", daemon=True)
         try:
-            # One thread each: forks of a process of several would inherit locks that nobody opens.
+            # One thread each: forks of a process of several would inherit locks that are never released.
             with one_thread_each():
                 self._process.start()
         finally:
@@ -100,17 +100,17 @@ class Recognisers:
         return self._process.pid
 
     def close(self) -> None:
-        """End all processes, whatever they do."""
+        """End all processes, at work or not."""
         self._asked.close()
         self._process.kill()
         self._process.join()
 
     @asynccontextmanager
     async def recognition(self, asked: Mapping[str, Any], file: int | None = None) -> AsyncGenerator[Recognition, None]:
-        """Start a process that does what is asked; it ends with the block.
+        """Start a process that does the work asked; it ends with the block.
 
         Args:
-            asked: what is told to `ForkedWorker.work`.
+            asked: the argument of `ForkedWorker.work`.
             file: a descriptor that it gets.
 
         Raises:

@@ -1,7 +1,7 @@
-"""Words while somebody speaks, over a connection: samples in one direction, words in the other.
+"""Words of live speech, over a connection: samples in one direction, words in the other.
 
 The client sends messages of 16-bit samples of one channel, lowest byte first, and at the end the text
-`{"type": "end"}`. It is sent texts of JSON: `transcript.text.partial`, the words so far of what is being said;
+`{"type": "end"}`. It is sent texts of JSON: `transcript.text.partial`, the words so far of the present segment;
 `transcript.text.segment`, its final words, with times and confidences; and at the end `transcript.text.done`.
 """
 
@@ -11,8 +11,7 @@ from typing import TYPE_CHECKING, Any, final
 
 import numpy as np
 
-from roundelay.core.files import json_line
-from roundelay.core.parsing import parse_json
+from roundelay.core.files import json_line, parse_json
 from roundelay_speech.audio.speed import Resampler
 from roundelay_speech.transcription.formats.timed import as_segment
 from roundelay_speech.transcription.serving.wanted import named
@@ -27,16 +26,16 @@ SAMPLE_BYTES = 2
 @final
 @dataclass
 class Speaker:
-    """Somebody who speaks."""
+    """A client who speaks."""
 
-    listening: "Listening"  # the recogniser, of nobody else
+    listening: "Listening"  # the recogniser, of this client alone
     rate: int  # of the samples that come, Hz
     tell: Callable[[str], None]  # sends a text
     unknown: list[str] = field(default_factory=list)  # words that cannot be favoured
     _said: list[str] = field(default_factory=list)
 
     def listen(self, messages: Iterable[bytes]) -> None:
-        """Hear messages of samples to their end, and send what they say."""
+        """Hear messages of samples to their end, and send their words."""
         resampler, taken = Resampler(self.rate, self.listening.sample_rate), 0
         for message in messages:
             samples = np.frombuffer(message, "<i2").astype(np.float32) / np.float32(32768)

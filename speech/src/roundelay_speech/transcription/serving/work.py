@@ -28,19 +28,27 @@ from starlette.formparsers import MultiPartParser
 from roundelay.core.files import json_line
 from roundelay.core.streams import stream
 from roundelay_speech.audio.activity import Cutting
-from roundelay_speech.audio.reading import AudioError, Samples
+from roundelay_speech.audio.reading import AudioError
 from roundelay_speech.audio.sound import Sound, open_sound
 from roundelay_speech.bindings import soundfile
+from roundelay_speech.data.arrays import Samples
 from roundelay_speech.data.problems import Unusable
-from roundelay_speech.decode.wishes import Wishes
+from roundelay_speech.decode.alternatives import Wishes
 from roundelay_speech.packed.model import load_model
 from roundelay_speech.transcription.inputs import Recording
 from roundelay_speech.transcription.live import Listening, Live, heard_in
 from roundelay_speech.transcription.serving.forking import END, PIECE, REPLY_HEAD, TEXT
-from roundelay_speech.transcription.serving.limits import Refused
-from roundelay_speech.transcription.serving.replies import EVENT_STREAM, REPLIES, Reply, event, refusal
 from roundelay_speech.transcription.serving.speaking import Speaker
-from roundelay_speech.transcription.serving.wanted import named, wanted
+from roundelay_speech.transcription.serving.wanted import (
+    EVENT_STREAM,
+    REPLIES,
+    Refused,
+    Reply,
+    event,
+    named,
+    refusal,
+    wanted,
+)
 from roundelay_speech.transcription.transcribing import Options, Recogniser, Transcriber
 from roundelay_speech.transcription.transcript import ChannelTranscript
 
@@ -50,7 +58,7 @@ _VERBOSE = "response_format=verbose_json"
 _AS_IT_IS = ("", "7bit", "8bit", "binary", "identity")
 MOST_WORDS = 1000
 """Words of a model that the page may show."""
-logging.getLogger("python_multipart").setLevel(logging.CRITICAL)  # the client is told what is wrong, nobody else
+logging.getLogger("python_multipart").setLevel(logging.CRITICAL)  # only the client is told the fault
 
 
 @final
@@ -60,10 +68,10 @@ class Recognising:
 
     model: Recogniser
     options: Options  # of transcribing; one channel, in this process
-    # makes a recogniser of what somebody says: with words so far or, given False, without.
+    # makes a recogniser of live speech: with words so far or, given False, without.
     listen: Callable[[bool, Cutting, Wishes], Listening]
     words: Sequence[str] = ()  # that it knows
-    caveats: Sequence[str] = ()  # sentences on what it cannot do, for people
+    caveats: Sequence[str] = ()  # sentences on its limits, for people
 
     def facts(self) -> Mapping[str, Any]:
         """Return facts of the model, for the server to tell."""
@@ -76,8 +84,8 @@ class Recognising:
         }
 
     def work(self, asked: Mapping[str, Any], link: Connection, file: int | None) -> None:
-        """Answer a form (`kind`, its Content-Type; its body is the file), or hear somebody (`rate`; `fields`, what else
-        is wanted)."""
+        """Answer a form (`kind`, its Content-Type; its body is the file), or hear live speech (`rate`; `fields`, the
+        other options)."""
         if file is None:
             how, unknown = self._options(asked["fields"])
             listening = self.listen(True, how.cutting, how.asked)
@@ -101,7 +109,7 @@ class Recognising:
             yield from _pieces(refusal(refused))
 
     def _options(self, fields: Mapping[str, str]) -> tuple[Options, list[str]]:
-        """Return options of what is wanted, and words to favour that are not in the vocabulary."""
+        """Return the options wanted, and words to favour that are not in the vocabulary."""
         told = wanted(fields)
         known, unknown = self.model.in_vocabulary(told.favoured)
         usual, asked = self.options.cutting, Wishes(told.strings, tuple(known), told.bonus)
@@ -158,11 +166,14 @@ def _head(status: HTTPStatus, kind: str, length: int | None = None) -> bytes:
 
 
 def _is_true(text: str | None) -> bool:
-    return (text or "").strip().lower() in ("true", "1")
+    said = (text or "").strip().lower()
+    if said not in ("true", "1", "false", "0", ""):
+        raise Refused(HTTPStatus.BAD_REQUEST, f"stream {text!r}: give true or false.")
+    return said in ("true", "1")
 
 
 def recognising(folder: Path, most_seconds: float) -> Recognising:
-    """Load the packed model in a folder, and use it once: what that makes is shared by all forks.
+    """Load the packed model in a folder, and use it once: all that this makes is shared by all forks.
 
     Raises:
         UserError: no such model.
@@ -176,7 +187,7 @@ def recognising(folder: Path, most_seconds: float) -> Recognising:
         return Live(model, cutting, so_far=so_far, asked=asked)
 
     found = Recognising(model, options, listen, words, model.caveats)
-    # Half a second of noise, in which some models find words: what is made at first use, no fork has to make.
+    # Half a second of noise, in which some models find words: no fork has to make the parts made at first use.
     with tempfile.TemporaryFile() as file:
         noise = stream(0, "first use").normal(0, 0.1, model.sample_rate // 2)
         soundfile.write(file, noise, model.sample_rate, format="WAV", subtype="PCM_16")
@@ -245,7 +256,7 @@ def read_form(kind: str, body: BinaryIO) -> tuple[BinaryIO, Mapping[str, str]]:
     )
     try:
         form = asyncio.run(parser.parse())
-    except Exception as error:  # whatever a stranger's form makes of its reader
+    except Exception as error:  # any error that a stranger's form causes in its reader
         raise Refused(HTTPStatus.BAD_REQUEST, f"The form is broken: {str(error) or type(error).__name__}") from None
     file = form.get("file")
     if isinstance(file, str):

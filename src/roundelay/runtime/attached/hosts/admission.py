@@ -9,10 +9,10 @@
     enter         ->                   they live, after the last meeting that was conducted
                   <- columns, entered
 
-Between `enter` and `entered` no meeting is conducted: whoever is let in comes to the next. A learner whose host was not
-lost begins with `back`. Where learners wait for each other, the rest is done when they have come to a meeting, which is
-conducted then (`let_in_at`), and in which a learner of its host gives it its state (handover.py); or, where nobody
-lives there, one of this host, to this process:
+Between `enter` and `entered` no meeting is conducted: a learner that is let in comes to the next. A learner whose host
+was not lost begins with `back`. Where learners wait for each other, the rest is done when they have come to a meeting,
+which is conducted then (`let_in_at`), and in which a learner of its host gives it its state (handover.py); or, where no
+other lives there, one of this host, to this process:
 
     given         ->                   it is given its state
     columns       ->                   of others who have begun, after which it begins too
@@ -44,7 +44,7 @@ class Admission:
         self._host = host
         self._waiting: dict[int, tuple[RemoteHost, list[int]]] = {}  # by host
         self._entering: RemoteHost | None = None
-        self._receivers: dict[int, Receiver] = {}  # by rank, of whose host nobody lives
+        self._receivers: dict[int, Receiver] = {}  # by rank, of learners on hosts where no other lives
 
     @property
     def under_way(self) -> bool:
@@ -52,7 +52,7 @@ class Admission:
         return self._entering is not None and self._entering.standing != "gone"
 
     def came(self, remote: RemoteHost) -> None:
-        """Note that a host takes part from now on. One that comes late is told what its learners had done."""
+        """Note that a host takes part from now on. One that comes late is told the record of its learners."""
         host = self._host
         if not remote.late:
             left = host.attendance.left
@@ -87,7 +87,8 @@ class Admission:
             self._entering = None
 
     def look(self) -> None:
-        """Let in who waits, if all that live are between two meetings; not where they wait for each other."""
+        """Let in the learners that wait, if all that live are between two meetings; not where these wait for each
+        other."""
         host = self._host
         if host.strategy.traits.synchronous or self.under_way or not (self._waiting or host.waiting()):
             return
@@ -96,7 +97,7 @@ class Admission:
             return
         own = host.waiting()
         if own:
-            host.give_back(own)  # what one had drawn that could not go on
+            host.give_back(own)  # minibatches drawn by learners that died with them
             host.let_in(own, meeting)
             living = host.living()
         with host.gate:
@@ -109,8 +110,8 @@ class Admission:
                     return  # the next one when it has entered
 
     def let_in_at(self, meeting: int, cut: int) -> bool:
-        """Let in who waits, at a meeting to which all that live have come, if they belong to passes under way, the
-        newest of which has begun in segment `cut`. False: a host is just being told."""
+        """Let in the learners that wait, at a meeting to which all that live have come, if they belong to passes under
+        way, the newest of which has begun in segment `cut`. False: a host is just being told."""
         host, may_come, there = self._host, self._host.attendance.may_come, {*self._host.meeting()}
         can_give = bool(there & {*host.here})
         own = [rank for rank in host.waiting() if can_give and may_come(rank, cut)]
@@ -127,8 +128,8 @@ class Admission:
         return True
 
     def receive(self, entering: Sequence[int], inside: Sequence[RemoteHost]) -> None:
-        """Receive, in a meeting that is about to be conducted, the states of those who are let in on hosts on which
-        nobody comes to it."""
+        """Receive, in a meeting that is about to be conducted, the states for learners that are let in on hosts from
+        which no learner comes to it."""
         there = {*self._host.meeting()}
         wanted = {rank for one in inside if not there & {*one.ranks} for rank in one.ranks if rank in entering}
         for rank in self._receivers.keys() - wanted:
@@ -137,8 +138,8 @@ class Admission:
             self._receivers[rank] = Receiver(self._host.request.given_name, rank)
 
     def pass_on(self, remote: RemoteHost) -> None:
-        """Pass on states that its learners were given. Before it hears anything of others that was read before: nobody
-        begins a segment before a learner that is let in was given its state.
+        """Pass on states that its learners were given. This comes before columns of others that were read earlier: no
+        learner begins a segment before one that is let in was given its state.
 
         Raises:
             LinkError: it is lost.

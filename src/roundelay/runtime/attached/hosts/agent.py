@@ -17,7 +17,7 @@ from roundelay.runtime.attached.hosts.session_host import SessionHost
 from roundelay.runtime.attached.hosts.taking_over import RECENT, Given
 from roundelay.runtime.base import wall_clock
 from roundelay.runtime.hosts.control import messages
-from roundelay.runtime.hosts.control.finding import PeerState, Search, boot_clock, say_who_leads
+from roundelay.runtime.hosts.control.finding import PeerState, Search, StartWait, boot_clock, say_who_leads
 from roundelay.runtime.hosts.control.host_agent import HostAgent
 from roundelay.runtime.hosts.control.lease import Promise, Voter, may_win
 from roundelay.runtime.hosts.control.succession import look_for
@@ -28,7 +28,7 @@ from roundelay.runtime.procs.coordination import passes
 from roundelay.runtime.procs.memory.views import NONE
 
 SHORTEST_SECONDS = 0.1
-"""Seconds for the last attempt to find it."""
+"""Seconds for the last attempt to find the leader."""
 AGAIN_SECONDS = 0.1
 """Pause before the first host is looked for again, which was just ending another session."""
 
@@ -47,7 +47,7 @@ class SessionAgent(HostAgent):
         self.late = False
         """Does this host come back to a session that runs?"""
         self._whole = False  # are all learners of this host still to be let in, together?
-        self._said_back: list[int] = []  # who waits for that, as was said
+        self._said_back: list[int] = []  # ranks that wait for that, as reported last
         self._to_dial: Sequence[Address] | None = None  # hosts to which this one has no links yet
         self._dials, self._unreached = host.strategy.traits.synchronous, ""  # while it has no links to all others
         self._given: dict[int, bytearray] = {}  # by rank, of the state of a learner that comes back
@@ -67,38 +67,39 @@ class SessionAgent(HostAgent):
 
     # The beginning ----------------------------------------------------------------------------------------------------
 
-    def open(self) -> None:
-        """Find the first host, and take what the learners begin with.
+    def open(self, stop: Callable[[], object] = lambda: None) -> None:
+        """Find the first host, and take the learners' first rows. `stop` is called meanwhile, and may raise.
 
         Raises:
             UserError: it does not answer, or refuses this host.
         """
         seconds = self._terms.patience_seconds
-        deadline = wall_clock() + seconds
+        deadline, lasts = wall_clock() + seconds, StartWait(self._host.here[0], seconds, stop)
         while not self._begun:
-            self._connect(deadline - wall_clock())
+            self._connect(deadline - wall_clock(), lasts)
             while not (self._begun or self._lost or self._over):
                 if wall_clock() > deadline:
                     raise self._nobody(seconds, "hosts are still missing")
+                lasts.look("the host that leads to begin the session, or to let this one in")
                 self._do_next(0.05)
             if isinstance(self._over, messages.HostRefused):
                 raise UserError(f"rank {self._host.here[0]}: the first host says: {self._over.why}")
             if not self._begun:
                 time.sleep(AGAIN_SECONDS)
 
-    def _connect(self, seconds: float) -> None:
+    def _connect(self, seconds: float, lasts: StartWait) -> None:
         self.close()
         seconds, other, terms = max(SHORTEST_SECONDS, seconds), None, self._terms
         if self._place.peers:
             search = Search(self._place, terms, self._session, str(self._listener.hello["life"]))
-            found = search.wait(seconds)
+            found = search.wait(seconds, lasts)
             if found is None:
                 raise self._nobody(terms.patience_seconds, "no host says who leads")
             other, seconds = (found.address, found.rank), min(seconds, terms.host_patience)
         try:
-            link = self._find(seconds, other)
+            link = self._find(seconds, other, lasts=lasts)
         except (LinkTimeout, UserError) as error:
-            if other is not None and seconds > SHORTEST_SECONDS:  # lost meanwhile: others may know who leads by now
+            if other is not None and seconds > SHORTEST_SECONDS:  # lost since: others may know the new leader by now
                 self._lost = str(error)
                 return
             if isinstance(error, UserError):
@@ -139,8 +140,8 @@ class SessionAgent(HostAgent):
         return False
 
     def _may_leave(self) -> bool:
-        """Return True if this host may follow another than the one that led. Once that has ended; or, where nobody can
-        say, once this host has promised it nothing any more, if others may come to more than half of all."""
+        """Return True if this host may follow another leader. It may once the old one has ended; or, where no host can
+        tell, once this host's promise to it has run out, if the others can be more than half of all."""
         views = self.promise.views
         leader = next((v for view in views for v in view.voters if v.life == self.hosts.life), None)
         state = PeerState.LIVES if leader is None else look_for(leader, self._place, self._terms)
@@ -163,7 +164,7 @@ class SessionAgent(HostAgent):
             "and does it reach this line as often as here?"
         )
 
-    # What is said -----------------------------------------------------------------------------------------------------
+    # Messages sent and heard ------------------------------------------------------------------------------------------
 
     def _heard(self, message: Message) -> bool:
         host = self._host
@@ -191,7 +192,7 @@ class SessionAgent(HostAgent):
         return True
 
     def _note_lives(self, alive: Sequence[int]) -> None:
-        """Note lives, which are in the columns with what was done in them, where another leads."""
+        """Note lives: where another host leads, the columns have them, beside the learners' work."""
         self._say_who_leads()
 
     def _say_who_leads(self) -> None:
@@ -212,7 +213,7 @@ class SessionAgent(HostAgent):
             between.answer(rank, message.number, message.index)
 
     def _take_given(self, message: messages.StatePiece) -> None:
-        """Take a piece of the state of a learner of this host that comes back, and give it what is complete."""
+        """Take a piece of the state of a learner of this host that comes back; give the learner the complete state."""
         rank, found = message.rank, self._given.setdefault(message.rank, bytearray())
         if rank not in self._host.here or message.at != len(found):
             raise InvalidMessage(f"the state of learner {rank} from byte {message.at} on, of which {len(found)} came")
@@ -221,7 +222,7 @@ class SessionAgent(HostAgent):
             del self._given[rank]
             handover.give(self._host.request.given_name, rank, lambda: bytes(found))
 
-    # What is done -----------------------------------------------------------------------------------------------------
+    # Orders -----------------------------------------------------------------------------------------------------------
 
     def _do_next(self, seconds: float) -> bool:
         """Do the next thing the coordinator has said, if there is one within so many seconds."""
@@ -273,7 +274,8 @@ class SessionAgent(HostAgent):
         self._send(messages.Entered())
 
     def _bring_back(self) -> None:
-        """Say who of this host has come back; of a host that was lost all together, once others can be reached."""
+        """Say which learners of this host have come back; if the host was lost, all together once others can be
+        reached."""
         host, waiting = self._host, self._host.waiting()
         complete = not self._whole or (len(waiting) == len(host.here) and not self._dials)
         if complete and waiting and waiting != self._said_back:
@@ -281,8 +283,8 @@ class SessionAgent(HostAgent):
             self._send(messages.Back(tuple(waiting)))
 
     def _dial(self) -> None:
-        """Begin to connect to the hosts that take part, of which this one is one again: others wait for what this
-        thread says, and one of them may be lost."""
+        """Begin to connect to the hosts that take part, now that this one does again. On a thread of its own: others
+        wait for messages of this thread, and one of them may be lost."""
         addresses, self._to_dial = self._to_dial, None
 
         def dial() -> None:

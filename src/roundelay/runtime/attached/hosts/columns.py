@@ -1,10 +1,10 @@
-"""Columns of learners in the tables of attached learners, brought from the host that has them to the others.
+"""Columns of learners in the tables of attached learners, copied from the host that has them to the others.
 
 Each learner writes its own column only, and acts on those of others, without a lock, by numbers that are published
-last. So a copy of a column is as good as the column if its published numbers are read before all else, and written
-after all else: whoever sees a number sees what was stored before it was published, on every host.
+last. So a copy of a column is as good as the column if its published numbers are read first and written last: on every
+host, a reader that sees a number sees all that was stored before it was published.
 
-A copy is sent when a number in it changes that somebody may wait for; the rest of it travels along, or a few times a
+A copy is sent when a number changes for which a learner may wait; the rest of it travels along, or a few times a
 second.
 """
 
@@ -16,12 +16,10 @@ from typing import Any, final
 import numpy as np
 from numpy.typing import NDArray
 
-from roundelay.runtime.attached.inputs import InputTables
-from roundelay.runtime.attached.meetings import KINDS, MeetingTables
+from roundelay.runtime.attached.meetings import KINDS, MeetingTables, SaveTables
 from roundelay.runtime.attached.membership import MANNERS, Attendance
-from roundelay.runtime.attached.save_tables import SaveTables
 from roundelay.runtime.attached.settings import SettingsTables
-from roundelay.runtime.attached.shares import ShareTables
+from roundelay.runtime.attached.shares import InputTables, ShareTables
 from roundelay.runtime.attached.votes import VoteTables
 from roundelay.runtime.hosts.control.messages import Columns
 from roundelay.runtime.messages import BOUND, InvalidMessage
@@ -29,9 +27,9 @@ from roundelay.runtime.procs.memory.arena import Arena
 from roundelay.runtime.procs.memory.publish import publish
 
 COLUMN_SECONDS = 0.05
-"""Interval at which a process looks at its learners' columns where nobody rings."""
+"""Interval at which a process looks at its learners' columns if no learner rings."""
 SELDOM_SECONDS = 0.2
-"""Interval at which what nobody waits for is sent."""
+"""Interval at which numbers are sent for which no learner waits."""
 
 Send = Callable[[Columns, bytes], None]
 
@@ -39,18 +37,12 @@ Send = Callable[[Columns, bytes], None]
 @final
 @dataclass(frozen=True, eq=False)
 class SharedTable:
-    """A table with a column for each learner.
-
-    Attributes:
-        axis: of learners.
-        published: others act on it without a lock.
-        stop: its numbers are from 0 up to, not including, this one; None: they may be any.
-    """
+    """A table with a column for each learner."""
 
     numbers: NDArray[Any]
-    axis: int = 0
-    published: bool = False
-    stop: int | None = BOUND
+    axis: int = 0  # of learners
+    published: bool = False  # others act on it without a lock
+    stop: int | None = BOUND  # its numbers are from 0 up to, not including, this one; None: they may be any
 
     def read(self, ranks: Sequence[int]) -> bytes:
         """Return the columns of `ranks`, as they are now."""
@@ -73,7 +65,7 @@ class SharedTable:
         return found
 
     def write(self, ranks: Sequence[int], found: NDArray[Any]) -> None:
-        """Store what `columns` has found."""
+        """Store the numbers that `columns` has found."""
         if self.published:
             publish(self.numbers, list(ranks), found)
         elif self.axis:
@@ -104,6 +96,7 @@ class SharedColumns:
             SharedTable(settings.frozen, stop=2),
             SharedTable(shares.terms, stop=None),
             SharedTable(shares.made, published=True),
+            SharedTable(shares.passes, stop=None),
         ]
         met = SharedTable(attendance.met, published=True)
         self._lasting = [*self._seldom, met]
@@ -135,12 +128,12 @@ class SharedColumns:
         return b"".join(table.read(ranks) for table in self._at_steps)
 
     def at_meetings(self, ranks: Sequence[int]) -> bytes:
-        """Return numbers of `ranks` for which everybody may wait."""
+        """Return numbers of `ranks` for which any learner may wait."""
         return b"".join(table.read(ranks) for table in self._at_meetings)
 
     def read(self, ranks: Sequence[int], everything: bool) -> bytes:
-        """Return a copy of the columns of `ranks`. A learner counts as gone if it was before all else is read: whoever
-        sees that must see all that it did before."""
+        """Return a copy of the columns of `ranks`. Lives are read first: a reader that sees a learner gone must see all
+        that it did before."""
         lived, parts = self._alive.numbers[list(ranks)], list[bytes]()
         for table in reversed(self._tables(everything)):
             live = table is self._alive
@@ -158,10 +151,10 @@ class SharedColumns:
         for table, columns in zip(tables, found, strict=True):
             live = table is self._alive
             table.write(ranks, columns | table.numbers[list(ranks)] if live else columns)
-        self._alive.write(ranks, found[tables.index(self._alive)])  # those who are gone: last, for the same reason
+        self._alive.write(ranks, found[tables.index(self._alive)])  # deaths: last, for the same reason
 
     def record(self, ranks: Sequence[int]) -> bytes:
-        """Return a copy of what `ranks` have done so far, for the host to which they come back, where their rows have
+        """Return a copy of the record of `ranks` so far, for the host to which they come back, where their rows have
         mass 0."""
         return b"".join(table.read(ranks) for table in self._lasting)
 
@@ -204,17 +197,18 @@ class ColumnSender:
 
     def __init__(self, columns: SharedColumns, ranks: Sequence[int], together: bool, send: Send) -> None:
         self._columns, self._ranks, self._together, self._send = columns, list(ranks), together, send
-        self._at_steps = self._at_meetings = b""
+        self._at_steps = self._at_meetings = self._seldom_at = b""
         self._seldom = time.monotonic()
 
     def look(self) -> None:
-        """Send what has changed, if somebody waits for it or it has not been sent for a while."""
+        """Send changes for which a learner may wait, and the others if they were not sent for a while."""
         meetings, steps = self._columns.at_meetings(self._ranks), self._columns.at_steps(self._ranks)
         now, urgent = time.monotonic(), meetings != self._at_meetings
         changed = urgent or (self._together and steps != self._at_steps)
-        everything = urgent or (steps != self._at_steps and now - self._seldom > SELDOM_SECONDS)
+        # of a learner that has stopped since, too
+        everything = urgent or (steps != self._seldom_at and now - self._seldom > SELDOM_SECONDS)
         if everything or changed:
             self._send(Columns(tuple(self._ranks), everything), self._columns.read(self._ranks, everything))
             self._at_meetings, self._at_steps = meetings, steps
             if everything:
-                self._seldom = now
+                self._seldom, self._seldom_at = now, steps

@@ -1,7 +1,7 @@
 """Coordinator of a session of attached learners: the process of the first host.
 
-Learners drive themselves; it says who takes part, passes on what each host says of its learners, conducts their
-meetings, and hands out the minibatches of passes that all share. It is built of what coordinates trainings
+Learners drive themselves; it says which take part, passes on each host's reports of its learners, conducts their
+meetings, and hands out the minibatches of passes that all share. It is built of the parts that coordinate trainings
 (runtime/hosts), but gives no orders.
 """
 
@@ -19,19 +19,19 @@ from roundelay.runtime.attached.between_hosts import ALL_DEAD, SINCE_ANOTHER, SI
 from roundelay.runtime.attached.hosts.admission import Admission
 from roundelay.runtime.attached.hosts.agent import SessionAgent
 from roundelay.runtime.attached.hosts.columns import COLUMN_SECONDS, ColumnSender
-from roundelay.runtime.attached.hosts.lost_centre import make_again
 from roundelay.runtime.attached.hosts.session_host import SessionHost
-from roundelay.runtime.attached.hosts.taking_over import PassReplica, TakingOver
+from roundelay.runtime.attached.hosts.taking_over import PassReplica, TakingOver, make_again
 from roundelay.runtime.attached.meetings import KINDS, LAST, MeetingTables
 from roundelay.runtime.attached.membership import AT_MEETING, CLOSED, ENDED, LET_IN
 from roundelay.runtime.attached.session_live import SessionLive
 from roundelay.runtime.hosts.control import messages
-from roundelay.runtime.hosts.control.arrivals import PendingJoins
+from roundelay.runtime.hosts.control.finding import PendingJoins
 from roundelay.runtime.hosts.control.leading import Leading
 from roundelay.runtime.hosts.control.lease import Views
 from roundelay.runtime.hosts.control.membership import LEAVES, HostEvents, HostMembership
 from roundelay.runtime.hosts.control.mirrors import bring, names_alike
 from roundelay.runtime.hosts.control.peers import RemoteHost
+from roundelay.runtime.hosts.terms import host_of
 from roundelay.runtime.hosts.transport.wire import LinkError
 from roundelay.runtime.messages import InvalidMessage, Message
 from roundelay.runtime.procs.coordination import passes
@@ -39,7 +39,7 @@ from roundelay.runtime.procs.memory.publish import publish
 from roundelay.runtime.procs.memory.views import NONE
 
 ATTEND_SECONDS = 0.1
-"""Interval at which it looks who has come, and who is lost."""
+"""Interval at which it looks for hosts that have come or are lost."""
 WITH_MODEL = {"consensus()", "state_dict()", "close()"}
 """Meetings in which learners are shown the model to evaluate."""
 
@@ -52,7 +52,7 @@ class SessionCoordinator:
     """Without the first host there is no session that it could come back to."""
 
     def __init__(self, host: SessionHost, arrivals: PendingJoins, before: SessionAgent | None = None) -> None:
-        """`before` is what this host was, where it takes the place of one that led before it."""
+        """`before` is the agent that this host was, where it takes the place of one that led before it."""
         self._host, self._next_look = host, 0.0
         arrivals.session = host.request.number
         self._admission = Admission(host)
@@ -82,15 +82,16 @@ class SessionCoordinator:
         if host.request.live:
             self._live = SessionLive(host.request.live, host.arena, host.strategy, lambda: True, self._hosts.seen)
 
-    def open(self) -> None:
-        """Wait until all hosts have come, and give them what the learners of this host begin with.
+    def open(self, stop: Callable[[], object] = lambda: None) -> None:
+        """Wait until all hosts have come, and give them the first rows of this host's learners. `stop` is called
+        meanwhile, and may raise.
 
         Raises:
             UserError: some did not, or one disagrees about the session; names their ranks.
         """
         hosts, host = self._hosts, self._host
         try:
-            hosts.open()
+            hosts.open(stop)
             self._leading.begin(hosts)
             everybody = sorted({*host.here, *(rank for remote in hosts.inside() for rank in remote.ranks)})
             for remote in hosts.inside():
@@ -108,7 +109,7 @@ class SessionCoordinator:
         try:
             while host.living() or not host.left:
                 heard = host.bell.heard()
-                if host.request.goes_on and host.left:  # whoever waits to be let in here ends, and then another leads
+                if host.request.goes_on and host.left:  # those that wait to be let in end, and another leads
                     host.end(ALL_DEAD)
                 if given_up():
                     self._why = "the learners of the first host have ended"
@@ -160,11 +161,12 @@ class SessionCoordinator:
             self._live = None
         if self._hands_over and self._hosts.inside():
             sys.stderr.write("roundelay: no learner of this host lives; the other hosts go on without it.\n")
+            self._host.links.end_part()  # another host says from now on who takes part in means
             self._hosts.let_go()
         self._hosts.close(self._why)
         self._admission.close()
 
-    # What the others say ----------------------------------------------------------------------------------------------
+    # Messages of the others -------------------------------------------------------------------------------------------
 
     def _send_columns(self) -> None:
         host = self._host
@@ -260,17 +262,17 @@ class SessionCoordinator:
         self._tell_centre(remote)
 
     def _left(self, remote: RemoteHost, reason: str) -> int:
-        """Take a host for lost: its learners are dead, and others draw what they had drawn last."""
+        """Take a host for lost: its learners are dead, and others draw their last minibatches again."""
         emptied = not self._host.arena.liveness.alive[list(remote.ranks)].any()
         if not emptied and reason != LEAVES:
-            sys.stderr.write(f"roundelay: the host of learners {', '.join(map(str, remote.ranks))} is lost: {reason}\n")
+            sys.stderr.write(f"roundelay: {host_of(remote.ranks)} is lost: {reason}\n")
         self._leading.left(remote, self._hosts, emptied)
         self._host.lose(remote.ranks)
         self._host.give_back(remote.ranks)
         return 0
 
     def _take_over(self) -> None:
-        """Begin to lead in the place of another, once all who live have come."""
+        """Begin to lead in the place of another, once all that live have come."""
         taking, host = self._taking_over, self._host
         if taking is None or not taking.complete(self._hosts.inside()) or not self._leading.holds():
             return
@@ -291,7 +293,7 @@ class SessionCoordinator:
         for remote in self._hosts.inside():
             if taking.conducted.get(remote.ranks, number) < number:  # it has not heard of the last meeting
                 self._tell_meeting(remote, messages.MeetingHeld(number, were, let_in), with_model=True)
-        host.links.leader = self._hosts.own  # from here on it says who takes part in means
+        host.links.leader = self._hosts.own  # from here on it says which learners take part in means
 
     def _tell_centre(self, remote: RemoteHost) -> None:
         """Tell a host where the centre is, if there is one and it is anywhere."""
@@ -309,6 +311,8 @@ class SessionCoordinator:
         """
         host, number = self._host, int(self._host.between.conducted[0]) + 2
         present = host.meeting()
+        if host.between.made_again[0]:
+            host.finish_gatherings(number)
         waits = self._admission.under_way or self._taking_over is not None
         if waits or not present or (host.attendance.met[present] < number).any():
             return
@@ -316,7 +320,7 @@ class SessionCoordinator:
         if len(kinds) != 1:
             return
         kind, cut = KINDS[kinds.pop()], int(host.attendance.cut[present[0]])
-        self._send_columns()  # who is let in has heard that all have come
+        self._send_columns()  # learners that are let in have heard that all have come
         if host.request.goes_on and kind != LAST and not self._admission.let_in_at(number, cut):
             return
         self._send_columns()  # before all hear of the meeting: those who were let in at it live
@@ -340,7 +344,7 @@ class SessionCoordinator:
         let_in = host.entering()
         self._admission.receive(let_in, hosts.inside())
         held = messages.MeetingHeld(number, tuple(present), tuple(let_in))
-        for remote in hosts.in_turn():  # who may lead next is never behind the others
+        for remote in hosts.in_turn():  # the host that may lead next is never behind the others
             self._tell_meeting(remote, held, kind in WITH_MODEL)
         host.turn(number, present, let_in)
 

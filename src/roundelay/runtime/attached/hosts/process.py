@@ -1,6 +1,6 @@
 """The process that speaks to other hosts for the attached learners of one, session after session.
 
-The first learner of the host starts it, and asks it to take part in a session (request.py) when it attaches. It ends
+The first learner of the host starts it, and asks it to take part in a session (starting.py) when it attaches. It ends
 when the processes of all learners have, whichever of them ends first.
 """
 
@@ -20,11 +20,10 @@ from roundelay.core.parent import leave_signals
 from roundelay.runtime.attached.between_hosts import PROCESS_FAILED
 from roundelay.runtime.attached.hosts.agent import SessionAgent
 from roundelay.runtime.attached.hosts.coordinator import SessionCoordinator
-from roundelay.runtime.attached.hosts.request import SessionRequest
 from roundelay.runtime.attached.hosts.session_host import SessionHost
+from roundelay.runtime.attached.hosts.starting import SessionRequest
 from roundelay.runtime.base import LearnerDied
-from roundelay.runtime.hosts.control.arrivals import PendingJoins, open_router
-from roundelay.runtime.hosts.control.finding import Search, say_who_leads
+from roundelay.runtime.hosts.control.finding import PendingJoins, Search, open_router
 from roundelay.runtime.hosts.transport.heartbeat import Router
 from roundelay.runtime.hosts.transport.wire import LinkError
 from roundelay.runtime.launch.local_rendezvous import Fact, close_all, receive_fact, send_fact
@@ -49,7 +48,7 @@ class SessionServer:
         self._arrivals: PendingJoins | None = None
         self._listens: object = None
         self._next_look, self._ended = 0.0, False
-        self._waiting: list[tuple[Fact, list[int]]] = []  # what is asked for once the session has ended
+        self._waiting: list[tuple[Fact, list[int]]] = []  # requests to answer once the session has ended
 
     def serve(self) -> None:
         """Serve until all learners have ended."""
@@ -117,6 +116,15 @@ class SessionServer:
                 return True
         return not self._living()
 
+    def _stop(self, host: SessionHost) -> None:
+        """End a wait for other hosts that no learner of this host waits for any more.
+
+        Raises:
+            UserError: it does not.
+        """
+        if self._given_up(host):
+            raise UserError("all learners of this host have ended")
+
     # One session ------------------------------------------------------------------------------------------------------
 
     def _session(self, fact: Fact, descriptors: list[int]) -> None:
@@ -129,7 +137,7 @@ class SessionServer:
             router, arrivals = self._listen(request)
             host = SessionHost(request, descriptors[0], router)
             part = SessionCoordinator(host, arrivals) if _begins(request, router) else SessionAgent(host, router)
-            part.open()
+            part.open(partial(self._stop, host))
             self._say({"wakes": host.wakes, "late": part.late})
             answered = True
             part.run(partial(self._given_up, host))
@@ -151,7 +159,9 @@ class SessionServer:
             if part is not None:
                 part.close()
             if self._router is not None:
-                say_who_leads(self._router.listener, 0, None, 0)
+                self._router.listener.say(
+                    leader=None, **({"ended": int(fact["request"]["number"])} if answered else {})
+                )
             if host is not None:
                 host.close()
             close_all(descriptors)

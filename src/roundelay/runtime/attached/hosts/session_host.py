@@ -15,12 +15,20 @@ from typing import final
 import torch
 
 from roundelay.algorithms.local_update import Sgd
-from roundelay.learner.timing import TimingOnly
-from roundelay.runtime.attached.absent import forget_absent, let_in
+from roundelay.learner.base import TimingOnly
 from roundelay.runtime.attached.between_hosts import BetweenHosts, model_to_evaluate, place_of_model
 from roundelay.runtime.attached.hosts.columns import SharedColumns
-from roundelay.runtime.attached.hosts.request import SessionRequest
-from roundelay.runtime.attached.membership import AT_MEETING, CLOSED, DIED, HOST_LOST, LET_IN, Attendance
+from roundelay.runtime.attached.hosts.starting import SessionRequest
+from roundelay.runtime.attached.membership import (
+    AT_MEETING,
+    CLOSED,
+    DIED,
+    HOST_LOST,
+    LET_IN,
+    Attendance,
+    forget_absent,
+    let_in,
+)
 from roundelay.runtime.base import Cluster
 from roundelay.runtime.gathering import Gatherings
 from roundelay.runtime.hosts.control.bulk import send_vector
@@ -34,14 +42,15 @@ from roundelay.runtime.procs.coordination import passes
 from roundelay.runtime.procs.coordination.lives import DeathWatch, life_lock
 from roundelay.runtime.procs.memory.arena import Arena
 from roundelay.runtime.procs.memory.bell import bell_of_session
-from roundelay.runtime.procs.memory.patience import Patience
+from roundelay.runtime.procs.memory.locks import Patience
 from roundelay.runtime.procs.memory.publish import publish
+from roundelay.runtime.procs.memory.row_host import mapped
 from roundelay.runtime.trace import session_folder
 
 PROCESS = -1
-"""In the place of a rank, in what is said of a wait of this process."""
+"""Takes the place of a rank in messages about a wait of this process."""
 SHOWN_PIECE = 1 << 20
-"""Bytes of what a learner shows, in one message."""
+"""Bytes in one message, of those that a learner shows."""
 
 
 @final
@@ -49,29 +58,30 @@ class SessionHost:
     """This host. The arena is opened anew: its locks are this process's own.
 
     Args:
-        descriptor: of the arena, whose learners have begun with what is in their rows.
+        descriptor: of the arena, with the rows that its learners have begun with.
     """
 
     shards: tuple[int, ...] = ()
-    """Empty: a session does not know on what data the user's loop trains."""
+    """Empty: a session does not know the data on which the user's loop trains."""
     common: tuple[float, ...] = ()
 
     def __init__(self, request: SessionRequest, descriptor: int, router: Router) -> None:
         self.request, self.place, self.terms = request, request.place, request.terms
         self.strategy, self.here, self.parameters = request.strategy, request.place.ranks, request.parameters
-        learners = range(self.place.learners)
-        self.elsewhere = [rank for rank in learners if rank not in self.here]
+        self.elsewhere = [rank for rank in range(self.place.learners) if rank not in self.here]
         path, layout = f"/proc/{os.getpid()}/fd/{descriptor}", request.layout
         patience = Patience(PROCESS, self.terms.patience_seconds)
-        self.arena = arena = Arena(os.open(path, os.O_RDWR | os.O_CLOEXEC), layout, patience)
+        here = [rank in self.here for rank in range(layout.learners)]
+        there = None if request.rows is None else mapped(request.rows, ("row",), layout.parameters, False, here)
+        self.arena = arena = Arena(os.open(path, os.O_RDWR | os.O_CLOEXEC), layout, patience, there)
         self.cluster = Cluster(self.strategy, TimingOnly(), Sgd(), self.place.learners)  # the loop has the rest
         self.cluster_rows = ClusterRows(self.cluster, arena, self.here, arena.vector("row", self.here[0]).clone())
         self._lives = [life_lock(arena, rank, patience) for rank in self.elsewhere]
         for life in self._lives:
             life.acquire()
         self.gate = threading.RLock()
-        """Held by whoever changes who takes part, or hands out minibatches: no thread of a link does while the arena
-        is closed."""
+        """Held to change the set of learners that take part, or to hand out minibatches: no thread of a link does so
+        while the arena is closed."""
         self.attendance, self.between = arena.view(Attendance), arena.view(BetweenHosts)
         self.columns = SharedColumns(arena)
         self.bell = bell_of_session(arena)
@@ -82,7 +92,7 @@ class SessionHost:
         self.links = HostLinks(self.place, self.terms, router, self.strategy)
         record = session_folder(Path(request.record), request.number) if request.record else None
         self.wakes = self.links.endpoint.open(arena, NO_NOTES if record is None else RecordedExchanges(record))
-        """By rank, the path of the pipe that wakes what carries a learner's exchanges."""
+        """By rank, the path of the pipe that wakes the carrier of a learner's exchanges."""
 
     # Learners ---------------------------------------------------------------------------------------------------------
 
@@ -137,7 +147,7 @@ class SessionHost:
         publish(attendance.let_in, here, attendance.back[here])
 
     def give_back(self, ranks: Sequence[int]) -> None:
-        """Let others draw what these learners had drawn last, who are dead."""
+        """Let others draw the last minibatches of these learners, which are dead."""
         with self.gate:
             if self.arena.descriptor >= 0:
                 with self.arena.queue_lock:
@@ -164,12 +174,21 @@ class SessionHost:
     # Segments ---------------------------------------------------------------------------------------------------------
 
     def begin_gatherings(self) -> None:
-        """Begin a segment for all learners, none of whom has begun it."""
-        Gatherings(self.arena.gatherings).begin_part(time.monotonic())
+        """Begin gatherings of all learners, at the model of the last one."""
+        with self.arena.queue_lock:
+            Gatherings(self.arena.gatherings).begin_part(time.monotonic())
+
+    def finish_gatherings(self, meeting: int) -> None:
+        """Wait at gatherings no more for those who have come to meeting `meeting`: where another host led, others do
+        not know that they have finished."""
+        with self.arena.queue_lock:
+            Gatherings(self.arena.gatherings).finish(
+                [rank for rank in self.living() if self.attendance.met[rank] >= meeting]
+            )
 
     def turn(self, meeting: int, present: Sequence[int], let_in: Sequence[int] = ()) -> None:
-        """Note that meeting `meeting` is conducted: what it brings is in the arena, and the learners who are `present`
-        may begin the next segment; with them those who are `let_in` and have not begun."""
+        """Note that meeting `meeting` is conducted: its results are in the arena. The learners that are `present` may
+        begin the next segment, and with them those that are `let_in` and have not begun."""
         self.links.begin_part(self.arena, meeting)
         self.attendance.present[:] = 0
         self.attendance.present[list(present)], self.attendance.present[list(let_in)] = AT_MEETING, LET_IN
@@ -177,20 +196,20 @@ class SessionHost:
             forget_absent(self.arena)
         publish(self.between.conducted, 0, meeting)
 
-    # What travels in meetings -----------------------------------------------------------------------------------------
+    # Messages of meetings ---------------------------------------------------------------------------------------------
 
     def send_shown(self, to: MonitoredLink, ranks: Sequence[int], as_rank: int | None = None) -> None:
-        """Send what `ranks` show; as that of all learners there, if `as_rank` is EVERYONE."""
+        """Send the bytes that `ranks` show; as those of all learners there, if `as_rank` is EVERYONE."""
         for rank in ranks:
             shown = self.arena.shown(rank).numpy()
             for at in range(0, len(shown), SHOWN_PIECE):
                 to.say(Shown(rank if as_rank is None else as_rank, at), [shown[at : at + SHOWN_PIECE]])
 
     def take_shown(self, message: Shown, ranks: Sequence[int]) -> None:
-        """Take a piece of what one of `ranks` shows.
+        """Take a piece of the bytes that one of `ranks` shows.
 
         Raises:
-            InvalidMessage: it is for nobody here, or does not fit.
+            InvalidMessage: it is for no learner here, or does not fit.
         """
         rank, at = message.rank, message.at
         to = list(ranks) if rank == EVERYONE else [rank]
@@ -220,3 +239,5 @@ class SessionHost:
         self.links.endpoint.close()
         with self.gate:  # threads of links may still be at work on the last words
             self.arena.close()
+            if self.arena.on_devices is not None:
+                self.arena.on_devices.close()

@@ -1,17 +1,163 @@
-"""The process that speaks to other hosts, as the first learner of its host holds it: started once, for all sessions."""
+"""The process that speaks to other hosts, as the first learner of its host holds it: started once, for all sessions.
 
+A request to take part in a session goes over a socket pair that no other process has, as JSON, with a descriptor of the
+arena beside it.
+"""
+
+import dataclasses
 import os
 import select
 import socket
 import subprocess
 import sys
+from collections.abc import Mapping
 from contextlib import suppress
+from dataclasses import dataclass
 from functools import cache
-from typing import final
+from typing import Any, Self, final
 
 from roundelay.core.errors import UserError
-from roundelay.runtime.attached.hosts.request import SessionRequest
+from roundelay.runtime.attached.between_hosts import BetweenHosts
+from roundelay.runtime.attached.meetings import MeetingTables, SaveTables
+from roundelay.runtime.attached.membership import Attendance
+from roundelay.runtime.attached.settings import SettingsTables
+from roundelay.runtime.attached.shares import InputTables, ShareTables
+from roundelay.runtime.attached.turns import TurnTables
+from roundelay.runtime.attached.votes import VoteTables
+from roundelay.runtime.hosts.control.succession import may_be_led_by_another
+from roundelay.runtime.hosts.options import SessionHostOptions
+from roundelay.runtime.hosts.terms import HostTerms, check_may_go_on_between_hosts, check_may_travel, check_options
 from roundelay.runtime.launch.local_rendezvous import receive_fact, send_fact
+from roundelay.runtime.launch.world import HostPlace
+from roundelay.runtime.messages import plain, read
+from roundelay.runtime.procs.coordination.passes import PassTables
+from roundelay.runtime.procs.memory.arena import Layout
+from roundelay.runtime.procs.memory.row_host import Handles
+from roundelay.runtime.procs.memory.views import BellTable, HostMeanSequences, View
+from roundelay.strategies import STRATEGIES, make_strategy
+from roundelay.strategies.base import Strategy
+
+ATTACHED_VIEWS: tuple[type[View], ...] = (
+    Attendance,
+    PassTables,
+    MeetingTables,
+    VoteTables,
+    InputTables,
+    SaveTables,
+    SettingsTables,
+    ShareTables,
+    TurnTables,
+)
+"""Views of the arena of attached learners, besides those of every arena."""
+HOSTS_VIEWS: tuple[type[View], ...] = (*ATTACHED_VIEWS, HostMeanSequences, BellTable, BetweenHosts)
+"""The same views on one of several hosts, with those between hosts."""
+
+
+@final
+@dataclass(frozen=True)
+class SessionRequest:
+    """One session, as a host takes part in it."""
+
+    number: int  # of the session; learners attach in the same order everywhere
+    place: HostPlace
+    strategy: Strategy
+    options: SessionHostOptions
+    agreement: Mapping[str, Any]  # what must be the same on all hosts
+    patience_seconds: float  # how long learners wait for each other
+    parameters: int
+    # shown_bytes, tensors: see `Layout`.
+    shown_bytes: int
+    tensors: int
+    processes: tuple[int, ...]  # of the learners of this host
+    live: str = ""  # the folder of live.json, if there is to be one
+    on_gpus: bool = False  # learners compute on GPUs
+    goes_on: bool = False  # learners that wait for each other go on without one that dies
+    record: str = ""  # the folder of the script's record, if it is recorded
+    given_name: str = ""  # of sockets on this host (handover.py)
+    rows: Handles | None = None  # where those of this host are, if they are on devices, for `mapped`
+
+    @property
+    def layout(self) -> Layout:
+        """Layout of the host's arena."""
+        return Layout(
+            self.place.learners,
+            self.parameters,
+            self.strategy.memory,
+            self.strategy.traits.model == "centre",
+            views=HOSTS_VIEWS,
+            shown_bytes=self.shown_bytes,
+            tensors=self.tensors,
+            centre_memory=self.strategy.centre_memory,
+            weighed=self.strategy.weighed,
+        )
+
+    @property
+    def terms(self) -> HostTerms:
+        """Terms of this session between hosts."""
+        return HostTerms.of(
+            self.options,
+            patience_seconds=self.patience_seconds,
+            on_death="go-on" if self.goes_on or not self.strategy.traits.synchronous else "stop",
+            agreement=self.agreement,
+            agreed="script",
+            on_gpus=self.on_gpus,
+            silence=self.options.silence,
+        )
+
+    @property
+    def outlives_its_leader(self) -> bool:
+        """Does another host lead the session when the first is lost?"""
+        return may_be_led_by_another(self.strategy, self.goes_on)
+
+    def to_json(self) -> dict[str, Any]:
+        """
+        Raises:
+            UserError: the strategy is none of those that hosts know by name, or for one host, or an option has no
+                effect under it.
+        """
+        check_may_travel(self.strategy)
+        check_options(self.strategy, self.options)
+        if self.options.silence != "majority" and not self.outlives_its_leader:
+            raise UserError(
+                f"hosts: silence is {self.options.silence!r}, but under {self.strategy.label} no host can lead in the "
+                "place of the first, so that would have no effect. Leave it out."
+            )
+        if self.goes_on:
+            check_may_go_on_between_hosts(self.strategy)
+        name, options = self.strategy.name, dataclasses.asdict(self.strategy)  # type: ignore[call-overload]
+        if STRATEGIES.get(name) is not type(self.strategy) or make_strategy(name, options) != self.strategy:
+            raise UserError(
+                f"{self.strategy.label} is a Strategy of your own: on several hosts those that have a name are known "
+                "(`roundelay list strategies`). Attach it on one host."
+            )
+        return {
+            **{field: getattr(self, field) for field in PLAIN},
+            "place": {**plain(self.place), "secret": self.place.secret.hex(), "job": ""},
+            "strategy": [name, options],
+            "options": plain(self.options),
+            "agreement": dict(self.agreement),
+            "processes": list(self.processes),
+        }
+
+    @classmethod
+    def from_json(cls, said: Mapping[str, Any]) -> Self:
+        """Return the request of this JSON: the inverse of `to_json`."""
+        return cls(
+            place=read(HostPlace, said["place"]),
+            strategy=make_strategy(*said["strategy"]),
+            options=read(SessionHostOptions, said["options"]),
+            agreement=said["agreement"],
+            processes=tuple(said["processes"]),
+            **{field: said[field] for field in PLAIN},
+        )
+
+
+PLAIN = (
+    *("number", "patience_seconds", "parameters", "shown_bytes", "tensors"),
+    *("live", "on_gpus", "goes_on", "record", "given_name", "rows"),
+)
+"""Fields that are in JSON as they are."""
+
 
 GRACE_SECONDS = 30.0
 """Seconds that the process may take longer than hosts have patience, to start and to say why."""
@@ -19,7 +165,7 @@ GRACE_SECONDS = 30.0
 
 @final
 class HostProcess:
-    """It outlives this learner, if others of the host do."""
+    """The process of this host that speaks to others. It outlives this learner, if other learners of the host do."""
 
     def __init__(self) -> None:
         self._busy = False
@@ -39,9 +185,8 @@ class HostProcess:
         return self.process.poll() is None
 
     def take_part(self, request: SessionRequest, descriptor: int) -> tuple[dict[int, str], bool]:
-        """Take part in a session, with the arena of that descriptor; by rank, the path of the pipe that wakes what
-        carries the exchanges of a learner of this host, and whether the session runs already, so that this host comes
-        back to it.
+        """Take part in a session, with the arena of that descriptor; return, by rank, the path of the pipe that wakes
+        the carrier of a learner's exchanges, and whether the session runs already, so that this host comes back to it.
 
         Raises:
             UserError: the hosts do not find each other or do not agree, or the process has ended.

@@ -1,19 +1,26 @@
 """The beginning of a host that leads in the place of another (runtime/hosts/control/succession.py): passes over data,
-and what the living know of a centre that is lost.
+and the living learners' knowledge of a centre that is lost.
 
-The leader tells the next host how far passes over data have come. What it could no longer tell, the others know: each
-keeps the last minibatches that its learners were given.
+The leader tells the next host how far passes over data have come. The others know the rest: each keeps the last
+minibatches that its learners were given.
+
+Learners that reach for a lost centre wait meanwhile (`Outbox.takes`). Their requests to the lost host come to nothing,
+and are made again to this one.
 
 Legend: L learners.
 """
 
 import time
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import final
 
+from roundelay.algorithms.lost_centre import ROW, made_of
+from roundelay.runtime.attached.between_hosts import take_mean
 from roundelay.runtime.attached.hosts.session_host import SessionHost
 from roundelay.runtime.hosts.control.finding import LOOKS, PAUSE_SECONDS
+from roundelay.runtime.hosts.control.membership import HostMembership
 from roundelay.runtime.hosts.control.messages import DrawRequest, Stays
+from roundelay.runtime.hosts.control.mirrors import bring
 from roundelay.runtime.hosts.control.peers import RemoteHost
 from roundelay.runtime.hosts.control.succession import KnownHosts
 from roundelay.runtime.messages import InvalidMessage
@@ -29,14 +36,14 @@ Given = tuple[int, passes.Key, int]
 
 @final
 class PassReplica:
-    """Tells the next host what has changed in passes."""
+    """Tells the next host of changes in passes."""
 
     def __init__(self) -> None:
         self._to: RemoteHost | None = None
         self._said = NO_PASSES
 
     def look(self, inside: Sequence[RemoteHost], now: passes.Passes) -> None:
-        """Send it, if something has, to the first of those `inside`."""
+        """Send changes, if there are any, to the first of the hosts `inside`."""
         to = inside[0] if inside else None
         if to is None:
             return
@@ -49,7 +56,7 @@ class PassReplica:
 
 @final
 class TakingOver:
-    """The beginning of another leader: hosts that live come to it, and say what they know. Called under the host's
+    """The beginning of another leader: hosts that live come to it, each with its knowledge. Called under the host's
     gate, but for `complete`."""
 
     def __init__(self, host: SessionHost, hosts: KnownHosts, recent: Sequence[Given]) -> None:
@@ -83,7 +90,7 @@ class TakingOver:
         self.conducted[remote.ranks] = message.conducted
 
     def complete(self, inside: Sequence[RemoteHost]) -> bool:
-        """Return True if all are there, or those who are not lost."""
+        """Return True if all awaited hosts are there, or their time is over."""
         there = {remote.ranks for remote in inside} & self.conducted.keys()
         return self._awaited <= there or self.overdue
 
@@ -93,9 +100,45 @@ class TakingOver:
         return time.monotonic() > self._deadline
 
     def settle(self) -> None:
-        """Draw again what others held who are lost."""
+        """Draw the minibatches of lost learners again."""
         host = self._host
         here = {*host.here, *(rank for ranks in self.conducted for rank in ranks)}
         lost = [rank for ranks in self._hosts.ranks for rank in ranks if rank not in here]
         host.lose(lost)
         passes.take_over(host.arena, self._given, lost)
+
+
+def make_again(host: SessionHost, hosts: HostMembership, read: Mapping[int, int]) -> str:
+    """Make the centre again on this host; return a sentence that says from which vectors. Not under the host's gate.
+
+    Args:
+        read: by rank, the version of the centre that learners have read last.
+
+    Raises:
+        TimeoutError: a host lives and does not send its learners' vectors.
+    """
+    arena, vector, living = host.arena, host.strategy.traits.rebuilt_from, host.living()
+    while True:
+        sources = made_of(vector, {rank: read.get(rank, 0) for rank in living})
+        bring(hosts, arena, [vector], (), (), [rank for rank in sources if rank not in host.here])
+        living = host.living()
+        if {*sources} <= {*living}:  # else one was lost meanwhile, and its vector may have come in part
+            break
+    rows, version = arena.rows(), max((read.get(rank, 0) for rank in sources), default=0)
+    found = []
+    for rank in sources:
+        with rows[rank].lock:
+            found.append(arena.vector(vector, rank).clone())
+    centre = rows[-1]
+    with centre.writing():
+        if found:
+            take_mean(centre.vector, found, None)
+        for beside in centre.memory.values():
+            beside.zero_()
+    arena.row_versions.versions[centre.rank] = 2 * version  # ages of reports go on from there
+    host.begin_gatherings()
+    host.centre_is_at(host.here[0], int(host.between.made_again[0]) + 1)
+    learners = f"learner{'s' * (len(sources) > 1)} {', '.join(map(str, sources)) or 'none'}"
+    what = f"the mean of the rows of {learners}" if vector == ROW else f"the centre as {learners} had read it last"
+    begins = f"; beside it {', '.join(centre.memory)} begin at zero" if centre.memory else ""
+    return f"the centre is lost with its host, and made again on that of learner {host.here[0]}: {what}{begins}"

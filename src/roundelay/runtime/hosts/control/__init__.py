@@ -1,1 +1,1 @@
-"""Coordinator and agents: which hosts take part, and which minibatches are whose."""
+"""Coordinator and agents: which hosts take part, and which minibatches each has."""

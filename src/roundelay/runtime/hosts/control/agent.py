@@ -1,6 +1,6 @@
 """Agent: every host of several but the first. It leads its own learners and obeys the coordinator until the run ends.
 
-A host that loses the coordinator stops its learners, comes back once they are built anew, and gives up when nobody
+A host that loses the coordinator stops its learners, comes back once they are built anew, and gives up when no host
 answers within `host_patience`: nothing outlives a run.
 """
 
@@ -16,10 +16,9 @@ from roundelay.learner.base import Task
 from roundelay.runtime.base import Cluster, Glance, LearnerDied, SegmentPlan
 from roundelay.runtime.hosts.control import bulk, messages
 from roundelay.runtime.hosts.control.copies import CopyReceiver
-from roundelay.runtime.hosts.control.division import task_in_common
-from roundelay.runtime.hosts.control.finding import PeerState, inquire
+from roundelay.runtime.hosts.control.finding import PeerState, StartWait, inquire
 from roundelay.runtime.hosts.control.host_agent import HostAgent
-from roundelay.runtime.hosts.control.leases import counted
+from roundelay.runtime.hosts.control.leases import counted, task_in_common
 from roundelay.runtime.hosts.control.local_host import LocalHost
 from roundelay.runtime.hosts.control.succession import led_by_another
 from roundelay.runtime.hosts.terms import HostTerms
@@ -31,7 +30,7 @@ from roundelay.runtime.procs.coordination import activity, queue
 from roundelay.runtime.procs.driver import LOOK_SECONDS
 
 Asked = Callable[[], str]
-"""The name of the signal by which the user, or a scheduler, wants the run to stop; "" where nobody does."""
+"""The name of the signal by which the user, or a scheduler, wants the run to stop; "" where none has come."""
 
 
 class _CoordinatorLost(Exception):
@@ -57,7 +56,7 @@ def serve(
     """Lead the learners of this host in a run that the first host coordinates, until it ends.
 
     Args:
-        say: told what a user should know.
+        say: called with sentences for the user.
         asked: asked a few times a second; a name asks the coordinator to stop the run at the next round.
         copies: keeps those of checkpoints; None: this host keeps none.
 
@@ -72,7 +71,7 @@ def serve(
     while True:
         try:
             with closing(_TrainingAgent(cluster, place, terms, asked, seconds, copies, again)) as host:
-                say(f"learners {_listed(place.ranks)} have come to the run of {place.address}")
+                say(f"learners {', '.join(map(str, place.ranks))} have come to the run of {place.address}")
                 try:
                     host.obey()
                 finally:
@@ -90,10 +89,6 @@ def serve(
             if inquire((place.address, place.port), place, terms, {}) is not PeerState.ENDED:  # it may live
                 raise
             raise then from None
-
-
-def _listed(ranks: tuple[int, ...]) -> str:
-    return ", ".join(map(str, ranks))
 
 
 @final
@@ -141,7 +136,7 @@ class _TrainingAgent(HostAgent):
             UserError: it does not answer, or does not accept us.
         """
         try:
-            return self._find(seconds, stop=self._stop_looking)
+            return self._find(seconds, lasts=StartWait(self._place.ranks[0], seconds, self._stop_looking, self._again))
         except LinkTimeout as error:
             raise UserError(
                 f"rank {self._place.ranks[0]}: the first host has not answered well for {seconds:g} s ({error}). If it "
@@ -162,7 +157,7 @@ class _TrainingAgent(HostAgent):
             self._send(messages.Keeps())
         self._check()
 
-    # What is said -----------------------------------------------------------------------------------------------------
+    # Messages sent ----------------------------------------------------------------------------------------------------
 
     def _say(self, message: Message) -> None:
         self._send(message)
@@ -212,10 +207,10 @@ class _TrainingAgent(HostAgent):
             self._told = True
             self._say(messages.StopAsked(signal))
 
-    # What is done -----------------------------------------------------------------------------------------------------
+    # Orders -----------------------------------------------------------------------------------------------------------
 
     def obey(self) -> None:
-        """Do what the coordinator says, until it says that the run has ended.
+        """Obey the coordinator, until it says that the run has ended.
 
         Raises:
             _Over, _CoordinatorLost.
@@ -230,6 +225,12 @@ class _TrainingAgent(HostAgent):
                     self._say_state()
                 continue
             match order:
+                case messages.LetIn(copied, integers):
+                    if integers is not None:
+                        bulk.enter_integers(self._arena, self._place.ranks, integers)
+                    self._runtime.processes.let_in(copied)
+                    self._say_state()  # before the reply: then all know who lives
+                    self._send(messages.Replied())
                 case messages.PartOrder():
                     self._train(order)
                 case messages.Give():
@@ -259,8 +260,9 @@ class _TrainingAgent(HostAgent):
             problem = {"problem": "timeout", "text": str(error)}
         except Exception:
             problem = {"problem": "error", "text": traceback.format_exc()}
+        self._local.links.end_part()
         report: dict[str, Any] = self._report() or {"settled": (), "counts": counted(self._arena, self._place.ranks)}
-        queue.clear_prefetch(self._arena)  # the coordinator knows: it is what was not settled
+        queue.clear_prefetch(self._arena)  # the coordinator knows: these are the leases that were not settled
         self._local.prefetch = None
         happened = self._runtime.outcome(plan, 0, 0.0)
         self._say_state()

@@ -1,7 +1,7 @@
-"""Rows and what belongs to them, from the arena of one host to that of another, in pieces.
+"""Rows and the vectors beside them, from the arena of one host to that of another, in pieces.
 
 A vector that is expected to be the same on all hosts stays where it is: the host that asks for it lays out its own in
-the place of all others, and says its digest; only what has another digest is sent.
+the place of all others, and says its digest; only vectors with another digest are sent.
 
 Legend: P parameters.
 """
@@ -24,7 +24,7 @@ ROW_PIECE = 8 * CHUNK
 
 
 def lay_out(arena: Arena, names: Collection[str], source: int, ranks: Iterable[int]) -> dict[str, str]:
-    """Copy vectors `names` of learner `source` into those of `ranks`; their digests, by name."""
+    """Copy vectors `names` of learner `source` into those of `ranks`; return their digests, by name."""
     for name in names:
         for rank in ranks:
             arena.vector(name, rank).copy_(arena.vector(name, source))
@@ -32,8 +32,8 @@ def lay_out(arena: Arena, names: Collection[str], source: int, ranks: Iterable[i
 
 
 def digest(vector: Tensor) -> str:
-    """Return the SHA-256 of a vector (P,), as it lies in memory: nobody finds another vector of the same."""
-    lying: Any = vector.numpy()
+    """Return the SHA-256 of a vector (P,), as it lies in memory: no two vectors are known to share one."""
+    lying: Any = vector.cpu().numpy()
     return hashlib.sha256(memoryview(lying).cast("B")).hexdigest()
 
 
@@ -48,14 +48,15 @@ def give(monitored: MonitoredLink, arena: Arena, name: str, ranks: Iterable[int]
 def send_vector(monitored: MonitoredLink, name: str, rank: int, vector: Tensor) -> None:
     """Send `vector` (P,), to be written into vector `name` of learner `rank`."""
     for at in range(0, len(vector), ROW_PIECE):
-        monitored.say(Piece(name, rank, at), [vector[at : at + ROW_PIECE].numpy()])
+        monitored.say(Piece(name, rank, at), [vector[at : at + ROW_PIECE].cpu().numpy()])
 
 
 def take_piece(arena: Arena, message: Piece, ranks: Sequence[int], beside: tuple[str, int] | None = None) -> None:
-    """Write what came into the arena; only vectors of `ranks` may be written, and one `beside` them, by name and rank.
+    """Write a piece that came into the arena; only vectors of `ranks` may be written, and one `beside` them, by name
+    and rank.
 
     Raises:
-        InvalidMessage: it is for nobody here, or does not fit.
+        InvalidMessage: it is for no learner here, or does not fit.
     """
     name, at, size = message.name, message.at, len(message.payload)
     to = list(ranks) if message.rank == EVERYONE else [message.rank]

@@ -1,8 +1,8 @@
 """Coordinator: the first of several hosts. It leads its own learners, as on one host, and the others' over links.
 
-Those links carry little: orders, leases of minibatches, what was counted, who lives; and between segments the rows. In
-this host's arena the places of learners elsewhere are mirrors: counts and lives are written there as they are reported,
-rows when they are asked for. So whatever is said of all learners is read in one place.
+Those links carry little: orders, leases of minibatches, counts, lives; and between segments the rows. In this host's
+arena the places of learners elsewhere are mirrors: counts and lives are written there as they are reported, rows when
+they are asked for. So every fact about all learners is read in one place.
 
 A host is lost when its link is closed or silent for `host_patience`. Its minibatches are drawn again by the others. It
 may come back, or another with its ranks: it then begins with the row of a learner of this host. Only the loss of this
@@ -35,8 +35,8 @@ from roundelay.runtime.base import (
 )
 from roundelay.runtime.gathering import Gatherings
 from roundelay.runtime.hosts.control import messages
-from roundelay.runtime.hosts.control.arrivals import PendingJoins
 from roundelay.runtime.hosts.control.copies import CopySender
+from roundelay.runtime.hosts.control.finding import PendingJoins
 from roundelay.runtime.hosts.control.leases import Leases, PrefetchedLeases, enter
 from roundelay.runtime.hosts.control.local_host import LocalHost
 from roundelay.runtime.hosts.control.membership import HostEvents, HostMembership
@@ -117,9 +117,9 @@ class MultiHostRuntime(Runtime):
         self.cluster, self._terms, self._copies = cluster, terms, CopySender(exp)
         self._synchronous = cluster.strategy.traits.synchronous
         self._needs_all = terms.on_death == "stop" or (self._synchronous and terms.on_death != "go-on")
-        self._at_once = cluster.strategy.traits.joins == "at once"
+        self._at_once = cluster.strategy.traits.joins_at_once
         self._leases: Leases | None = None
-        self._bases: dict[int, Counts] = {}  # what a lost host's learners had counted in this segment
+        self._bases: dict[int, Counts] = {}  # counts of all learners when a host was lost in this segment
         self._past: list[RemoteHost] = []  # lost in this segment
         self._segments = self._parts = 0
         self._plan: SegmentPlan | None = None
@@ -160,6 +160,11 @@ class MultiHostRuntime(Runtime):
     def segment(self, plan: SegmentPlan, watch: Watch = keep_going) -> Outcome:
         started = wall_clock()
         if self._synchronous and not self._needs_all:
+            living = self.local_runtime.living()
+            mirrored = living if set(living).isdisjoint(self.local_runtime.here) else []
+            if mirrored:  # who is let in begins with the state of one of these
+                self._mirrors.fetch(*self._mirrors.names)
+            self.local_runtime.processes.let_in(mirrored=mirrored)
             self._hosts.let_in()
             plan = replace(plan, epoch=plan.epoch.for_living(self.local_runtime.living()))
         self._hosts.traffic.since()
@@ -176,9 +181,8 @@ class MultiHostRuntime(Runtime):
         self._part(plan, watch)
         while not self._synchronous and self._leases.left_for([OWN_HOST, *(r.host for r in self._hosts.inside())]):
             self._part(plan, watch)  # minibatches came back from the dead after the living had finished
-        learners = self.cluster.learners
-        rounds = self._arena.queue.rounds[list(self.local_runtime.here)]
-        end = int(rounds.max()) * learners if self._synchronous else self._leases.next
+        rounds = int(self._arena.queue.stop_round[0])
+        end = rounds * self.cluster.learners if self._synchronous else self._leases.next
         outcome = self.local_runtime.outcome(plan, end, wall_clock() - started)
         others = [remote.answer for remote in (*self._past, *self._hosts.all())]
         lost, joined = self._hosts.news()
@@ -198,7 +202,7 @@ class MultiHostRuntime(Runtime):
         """Let all learners of all hosts run until there is nothing more to draw."""
         look = self._look(watch)
         self.local_runtime.begin_gatherings()
-        self._parts += 1  # before anybody is ordered into it, as who has just come is by a look
+        self._parts += 1  # before any host is ordered into it: a look orders late ones
         look(self.local_runtime.glance())
         living = self._wanted()
         for remote in self._hosts.inside():
@@ -209,6 +213,8 @@ class MultiHostRuntime(Runtime):
             self._wait_for_others(plan, look)
         except TimeoutError as error:
             raise TimeoutError(f"{error}\n{self.who_waits()}\n") from error
+        finally:
+            self._local.links.end_part()  # not before: all here may be dead, and this host says who is in means
         if not self.local_runtime.living():
             raise LearnerDied(0, "and so did all others", int(self._arena.counts.frames.sum()), last=True)
 
@@ -223,7 +229,10 @@ class MultiHostRuntime(Runtime):
         look(self.local_runtime.glance())
 
     def _wanted(self) -> list[int]:
-        """Return learners that are to take part: those that live, and replacements that are ready."""
+        """Return learners that are to take part: those that live, and replacements that are ready; of learners that
+        wait for each other, these have been let in."""
+        if self._synchronous:
+            return self.local_runtime.living()
         found = {*self.local_runtime.living(), *self.local_runtime.processes.ready()}
         return sorted(found.union(*(remote.ready for remote in self._hosts.inside())))
 
@@ -234,7 +243,7 @@ class MultiHostRuntime(Runtime):
     def _order(self, remote: RemoteHost, plan: SegmentPlan, living: list[int]) -> None:
         with self._hosts.gate:
             remote.busy, remote.began = remote.standing == "in", self._segments
-        # Whoever does not hear it is lost, and will be noticed.
+        # A host that does not hear it is lost, and will be noticed.
         remote.tell(messages.PartOrder(self._parts, self._segments, plan.to_json(), plan.end_round, tuple(living)))
 
     def _lead(self, plan: SegmentPlan, look: Watch, living: list[int]) -> None:
@@ -258,7 +267,7 @@ class MultiHostRuntime(Runtime):
         if prefetch is not None and leases is not None:
             prefetch.fill(*leases.draw(OWN_HOST, wanted))
 
-    # What the others say ----------------------------------------------------------------------------------------------
+    # Messages of the others -------------------------------------------------------------------------------------------
 
     def _heard(self, remote: RemoteHost, message: Message) -> None:
         with self._hosts.gate:
@@ -288,7 +297,7 @@ class MultiHostRuntime(Runtime):
         self._arena.liveness.mark(remote.ranks, True)
 
     def _left(self, remote: RemoteHost, _: str) -> int:
-        """Take a host for lost: what it was leased is drawn again, what it has counted stays."""
+        """Take a host for lost: its leases are drawn again, its counts stay."""
         self._past.append(remote)
         if self._leases is None:
             return 0
@@ -328,10 +337,6 @@ class MultiHostRuntime(Runtime):
             gone = lost[0]
             others = f" with learners {', '.join(map(str, gone.ranks[1:]))}" if len(gone.ranks) > 1 else ""
             raise LearnerDied(gone.ranks[0], f"its host {gone.host} is lost{others}: {gone.reason}", frames)
-        if self._synchronous and not set(self.local_runtime.living()) & {*self.local_runtime.here}:
-            raise LearnerDied(
-                0, "and so did all of the first host, which says who takes part in means", frames, last=True
-            )
         for remote in remotes:
             remote.raise_problem(frames)
         self._local.links.check()
@@ -345,7 +350,7 @@ class MultiHostRuntime(Runtime):
         busy = {OWN_HOST} if self._leading else set()
         busy |= {remote.host for remote in self._hosts.inside() if remote.busy}
         done = {host: self._done(host, ranks) for host, ranks in enumerate(self._hosts.hosts)}
-        everybody = sum(done.values())  # whoever is busy anew all the time gets nothing done either
+        everybody = sum(done.values())  # a host that is busy anew all the time gets nothing done either
         still = self._progress.look(
             wall_clock(), {host: amount for host, amount in done.items() if host in busy} | {EVERYBODY: everybody}
         )
@@ -364,7 +369,7 @@ class MultiHostRuntime(Runtime):
         return int(self._arena.counts.frames[list(ranks)].sum())
 
     def who_waits(self) -> str:
-        """Return a table of what every learner is doing, as far as it is known here."""
+        """Return a table of every learner's present effect, as far as it is known here."""
         return self._hosts.who_waits()
 
     def _stop(self) -> None:

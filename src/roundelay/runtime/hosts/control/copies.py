@@ -1,7 +1,8 @@
 """Copies of the newest checkpoint on the next host, so that it can lead with a disk of its own when the first is lost.
 
-The first host looks for a newer checkpoint while learners train, and sends what a run goes on from, file by file, on a
-thread. The JSON of the checkpoint comes last: as in the directory that is copied, a checkpoint exists when it does.
+The first host looks for a newer checkpoint while learners train, and sends the files that a run goes on from, one by
+one, on a thread. The JSON of the checkpoint comes last: as in the directory that is copied, a checkpoint exists when it
+does.
 """
 
 import os
@@ -30,17 +31,17 @@ _NAMES = re.compile(rf"(?:{CHECKPOINTS}/)?[A-Za-z0-9_][A-Za-z0-9_.-]*\.(?:json|s
 
 @final
 class CopySender:
-    """On the first host, whose run directory is `exp`, if it has one."""
+    """Sender of copies, on the first host; `exp` is its run directory, if it has one."""
 
     def __init__(self, exp: Path | None) -> None:
         self._exp = exp
         self._wanted: list[RemoteHost] = []
-        self._sent: tuple[object, ...] = ()  # to whom, and what
+        self._sent: tuple[object, ...] = ()  # the receiver, and the checkpoint
         self._next_look = 0.0
         self._thread: threading.Thread | None = None
 
     def wanted(self, remote: RemoteHost) -> None:
-        """Note that that host keeps copies."""
+        """Note that a host keeps copies."""
         self._wanted.append(remote)
 
     def look(self) -> None:
@@ -83,7 +84,7 @@ def _send_file(to: RemoteHost, name: str, file: BinaryIO) -> None:
 
 @final
 class CopyReceiver:
-    """On another host, in its own directory `exp`.
+    """Receiver of copies, on another host, in its own directory `exp`.
 
     Args:
         say: told once if copies cannot be kept any more.

@@ -1,30 +1,52 @@
-"""Search for other hosts: who listens there, who leads, and has a process that did ended?
+"""Search for other hosts: which process listens at an address, which host leads, and has one that led ended?
 
-Whoever starts asks all hosts that it knows of. Each host that takes part says who leads, to any who prove that they
-know the secret, in its listener's hello. So one that lives is enough to find the others. Where two hosts differ, the
-leader who came later counts.
+A host that starts asks all hosts that it knows of. Each host that takes part names the leader in its listener's hello,
+to all that prove that they know the secret. So one that lives is enough to find the others. Where two hosts differ, the
+later leader counts.
+
+Hosts that come to the one that leads are kept until it looks at them (`PendingJoins`).
 """
 
+import math
+import secrets
+import sys
+import threading
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
 from enum import Enum
+from queue import Empty, SimpleQueue
 from typing import Any, final
 
 from roundelay.core.errors import UserError
 from roundelay.runtime.hosts.control.lease import Voter
-from roundelay.runtime.hosts.terms import CONTROL, NO_SESSION, HostHello, HostTerms
+from roundelay.runtime.hosts.control.messages import HostRefused
+from roundelay.runtime.hosts.terms import CONTROL, NO_SESSION, ROLES, HostHello, HostTerms, JoinHello, identity
+from roundelay.runtime.hosts.transport.heartbeat import MonitoredLink, Router
 from roundelay.runtime.hosts.transport.listener import Listener
-from roundelay.runtime.hosts.transport.wire import Address, Link, LinkError, LinkOptions, LinkTimeout, UnknownPeer
+from roundelay.runtime.hosts.transport.relay import BehindRelay, Relay
+from roundelay.runtime.hosts.transport.wire import (
+    RELAY,
+    Address,
+    Link,
+    LinkError,
+    LinkOptions,
+    LinkTimeout,
+    UnknownPeer,
+)
+from roundelay.runtime.launch.rendezvous import Rendezvous
 from roundelay.runtime.launch.world import HostPlace
+from roundelay.runtime.messages import InvalidMessage, read
 
 ASK_SECONDS = 1.0
 """Seconds for an answer of one host."""
 LOOKS, PAUSE_SECONDS = 8, 0.25
 """Number of times that a process is asked for which has just closed its link, for it may be about to end."""
 ASK_AGAIN_SECONDS = 0.2
-"""Interval at which hosts are asked again who leads."""
+"""Interval at which hosts are asked again for the leader."""
+NOTICE_SECONDS = 2.0
+"""Seconds that a host waits for others at its start before it says so."""
 
 
 @final
@@ -46,7 +68,7 @@ def ask(
     """Return the hello of the host that listens there, asked for so many seconds.
 
     Raises:
-        LinkError: nobody answers, or not one of ours, or not as is `expected`.
+        LinkError: no process answers, or a stranger does, or one that is not as `expected`.
     """
     hello, options = {"what": CONTROL, "session": NO_SESSION}, LinkOptions(terms.encrypt)
     wanted = {"what": "host", **(expected or {})}
@@ -56,7 +78,7 @@ def ask(
 
 
 def inquire(address: Address, place: HostPlace, terms: HostTerms, expected: Mapping[str, Any]) -> PeerState:
-    """Ask there for the process that says what is `expected` of itself."""
+    """Ask there for the process whose hello has all that is `expected`; return its state."""
     found = PeerState.SILENT
     for _ in range(LOOKS):
         try:
@@ -73,15 +95,38 @@ def inquire(address: Address, place: HostPlace, terms: HostTerms, expected: Mapp
     return found
 
 
+@final
+class StartWait:
+    """A host's wait for others, of which the user is told once: for what, and for how long at most.
+
+    Args:
+        rank: the lowest of the host.
+        stop: called again and again; raises where this host waits no longer.
+        told: the user knows already.
+    """
+
+    def __init__(
+        self, rank: int, seconds: float, stop: Callable[[], object] = lambda: None, told: bool = False
+    ) -> None:
+        self._rank, self._seconds, self._stop = rank, seconds, stop
+        self._due = math.inf if told else time.monotonic() + NOTICE_SECONDS
+
+    def look(self, what: str) -> None:
+        """Tell the user, if it is time."""
+        self._stop()
+        if time.monotonic() >= self._due:
+            self._due = math.inf
+            sys.stderr.write(f"roundelay: rank {self._rank} waits for {what}, {self._seconds:g} s at most\n")
+
+
 def boot_clock() -> float:
     """Return seconds since this machine started, those of its sleep among them."""
     return time.clock_gettime(time.CLOCK_BOOTTIME)
 
 
-def say_who_leads(listener: Listener, session: int, leader: Voter | None, term: int) -> None:
-    """Tell whoever asks this host; `term`: how many led before. None: nobody leads any more."""
-    said = None if leader is None else (session, term, leader.rank, leader.life, leader.address)
-    listener.say(leader=said)
+def say_who_leads(listener: Listener, session: int, leader: Voter, term: int) -> None:
+    """Tell all that ask this host; `term`: how many led before."""
+    listener.say(leader=(session, term, leader.rank, leader.life, leader.address))
 
 
 def ask_all(place: HostPlace, terms: HostTerms, own: str) -> list[HostHello]:
@@ -109,16 +154,30 @@ class Search:
         self._place, self._terms, self._session, self._own = place, terms, session, own
 
     def leader(self) -> Voter | None:
-        """Return the leader, as far as anybody knows."""
-        return leader_of(ask_all(self._place, self._terms, self._own), self._session)
+        """Return the leader, as far as any host knows.
 
-    def wait(self, seconds: float) -> Voter | None:
-        """Return the leader, if anybody says who it is within so many seconds."""
+        Raises:
+            UserError: no host knows of one, and the session has ended on one.
+        """
+        hellos = ask_all(self._place, self._terms, self._own)
+        found = leader_of(hellos, self._session)
+        over = [hello.first for hello in hellos if hello.ended >= self._session]
+        if found is None and over:
+            raise UserError(
+                f"rank {self._place.ranks[0]}: session {self._session} has ended: the host of learner {over[0]} has "
+                "left it, and no host leads it. If its training is not complete, end all hosts and start them again."
+            )
+        return found
+
+    def wait(self, seconds: float, lasts: StartWait) -> Voter | None:
+        """Return the leader, if any host names it within so many seconds."""
         deadline = time.monotonic() + seconds
+        asked = ", ".join(f"{host}:{port}" for host, port in self._place.peers)
         while True:
             found = self.leader()
             if found is not None and found.rank != self._place.ranks[0]:
                 return found
+            lasts.look(f"a host that says who leads; asked are {asked}")
             if time.monotonic() > deadline:
                 return None
             time.sleep(ASK_AGAIN_SECONDS)
@@ -127,7 +186,8 @@ class Search:
         """Return True if another host leads the session that the first one would begin.
 
         Raises:
-            UserError: the others take a process of this host that has ended for their leader, and do not miss it.
+            UserError: it has ended; or the others take a process of this host that has ended for their leader, and do
+                not miss it.
         """
         deadline = time.monotonic() + self._terms.patience_seconds
         while (found := self.leader()) is not None:
@@ -147,3 +207,100 @@ def leader_of(hellos: Sequence[HostHello], session: int) -> Voter | None:
     """Return the last leader of a session that these hosts name."""
     found = [leader[1:] for hello in hellos if (leader := hello.leader) is not None and leader[0] == session]
     return Voter(*max(found)[1:]) if found else None
+
+
+WAY_SECONDS = 10.0
+"""Seconds in which a host that has come must answer at its address."""
+
+
+def open_router(place: HostPlace, terms: HostTerms) -> Router:
+    """Listen, and let the others know where.
+
+    Raises:
+        UserError: the address is not one of this host, or taken.
+    """
+    life = secrets.token_hex(8)  # tells this process from a later one
+    hello, options = {**identity(place.ranks[0]), "life": life}, LinkOptions(terms.encrypt)
+    at: Address | BehindRelay = place.listen
+    if place.relay is not None:
+        relay = place.relay if place.relay[0] else first_address(place, terms.patience_seconds)
+        name, moves = f"{place.ranks[0]}-{life}", not place.relay[0]
+        at = BehindRelay(relay, name, place.secret, terms.host_patience, options, moves)
+        ranks = ", ".join(map(str, place.ranks))
+        sys.stderr.write(f"roundelay: others reach learners {ranks} by the relay at {relay[0]} port {relay[1]}\n")
+    try:
+        listener = Listener(at, place.secret, hello, terms.host_patience, options=options)
+    except OSError as error:
+        host, port = place.listen
+        raise UserError(
+            f"rank {place.ranks[0]}: cannot listen at {host} port {port} ({error.strerror}). Give an address of this "
+            "host by --listen ADDRESS[:PORT], and another MASTER_PORT if that one is taken."
+        ) from error
+    if place.conducts and place.hosted:
+        host, port = listener.address
+        Rendezvous(place.world, terms.patience_seconds).say("coordinator", {"host": host, "port": port})
+    router = Router(listener, (*ROLES, RELAY), terms.patience_seconds)
+    Relay(router, terms.host_patience)
+    return router
+
+
+class PendingJoins:
+    """Hosts that have come and have not been looked at yet. They hear heartbeats, since the coordinator may be busy."""
+
+    def __init__(self, router: Router, place: HostPlace, terms: HostTerms) -> None:
+        self._place, self._terms, self.listener = place, terms, router.listener
+        self._monitored: SimpleQueue[MonitoredLink] = SimpleQueue()
+        self._early: list[MonitoredLink] = []  # for another session
+        self.session = 0
+        """Number, among several of one process, of that to which hosts may come now: their hello says which they want,
+        0 where it says nothing. Others are kept."""
+        router.give(CONTROL, self._take)
+
+    def _take(self, link: Link) -> None:
+        if link.hello.get("session") == NO_SESSION:
+            link.close()
+            return
+        monitored = MonitoredLink(link, self._terms.host_patience)
+        monitored.beat()
+        threading.Thread(target=self._warn_unless_reached, args=(link,), daemon=True, name="way back").start()
+        self._monitored.put(monitored)
+
+    def _warn_unless_reached(self, link: Link) -> None:
+        """Warn if the host at the other end cannot be connected to: others' exchanges with it would come to nothing."""
+        with suppress(InvalidMessage):  # the coordinator says so
+            hello = read(JoinHello, link.hello)
+            host, port = hello.address
+            try:
+                ask(hello.address, self._place, self._terms, WAY_SECONDS, {"first": hello.ranks[0]})
+            except LinkTimeout as error:
+                if not link.closed:
+                    ranks = ", ".join(map(str, range(hello.ranks[0], sum(hello.ranks))))
+                    sys.stderr.write(
+                        f"roundelay: learners {ranks} have come, and cannot be reached from here at {host} port {port} "
+                        f"({error.__cause__}). Let connections through to there; or, where that host is behind a "
+                        f"router, set ROUNDELAY_LISTEN=relay on it (docs/hosts.md).\n"
+                    )
+            except LinkError:  # it is there
+                pass
+
+    def next(self, seconds: float = 0.0) -> MonitoredLink | None:
+        """Return the next, if there is one within so many seconds."""
+        with suppress(Empty):
+            self._early.append(self._monitored.get(timeout=seconds) if seconds else self._monitored.get_nowait())
+        for number, monitored in enumerate(self._early):
+            wanted = monitored.link.hello.get("session", 0)
+            if wanted == self.session:
+                return self._early.pop(number)
+            if isinstance(wanted, int) and wanted < self.session:
+                self._early.pop(number)
+                with suppress(LinkError):
+                    monitored.say(HostRefused(f"session {wanted} has ended here, and session {self.session} has begun"))
+                break
+        return None
+
+
+def first_address(place: HostPlace, seconds: float) -> Address:
+    """Return the address of the first host, as the environment says, or the store of its launcher."""
+    if not place.hosted:
+        return place.address, place.port
+    return Rendezvous(place.world, max(1.0, seconds)).hear_address("coordinator")

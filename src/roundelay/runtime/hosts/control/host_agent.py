@@ -1,7 +1,8 @@
-"""Agent: every host but the one that leads. It finds that host, says what it is, and hears from then on who takes part.
+"""Agent: every host but the one that leads. It finds that host, introduces itself, and hears from then on which hosts
+take part.
 
-So far it is the same in a run of `roundelay train` (agent.py), where it does what the coordinator says, and in a
-session of attached learners (runtime/attached/hosts/agent.py), who do what they do by themselves.
+So far it is the same in a run of `roundelay train` (agent.py), where it obeys the coordinator, and in a session of
+attached learners (runtime/attached/hosts/agent.py), which act by themselves.
 """
 
 from abc import ABC, abstractmethod
@@ -13,7 +14,7 @@ from roundelay.core.errors import UserError
 from roundelay.runtime.base import wall_clock
 from roundelay.runtime.clocks import pause
 from roundelay.runtime.hosts.control import bulk
-from roundelay.runtime.hosts.control.arrivals import first_address
+from roundelay.runtime.hosts.control.finding import StartWait, first_address
 from roundelay.runtime.hosts.control.host_links import HostLinks
 from roundelay.runtime.hosts.control.messages import (
     Built,
@@ -33,8 +34,15 @@ from roundelay.runtime.hosts.terms import HostHello, HostTerms, JoinHello, finge
 from roundelay.runtime.hosts.transport.heartbeat import MonitoredLink
 from roundelay.runtime.hosts.transport.listener import Listener
 from roundelay.runtime.hosts.transport.relay import BehindRelay
-from roundelay.runtime.hosts.transport.traffic import Reading, TrafficCounters
-from roundelay.runtime.hosts.transport.wire import Address, Link, LinkError, LinkOptions, LinkTimeout
+from roundelay.runtime.hosts.transport.wire import (
+    Address,
+    Link,
+    LinkError,
+    LinkOptions,
+    LinkTimeout,
+    Reading,
+    TrafficCounters,
+)
 from roundelay.runtime.launch.world import HostPlace
 from roundelay.runtime.messages import Dialect, Message
 
@@ -49,10 +57,10 @@ class HostAgent(ABC):
 
     Args:
         listener: this host's.
-        links: of this host, for what its learners do with others.
+        links: of this host, for its learners' exchanges and means with others.
         dialect: messages of the host that leads.
         session: the number of the session to which it comes (`PendingJoins`).
-        wake: called from the thread of the link when something was heard, or nothing more will be.
+        wake: called from the thread of the link when a message was heard, or no more will be.
     """
 
     def __init__(
@@ -76,7 +84,7 @@ class HostAgent(ABC):
         self._orders: SimpleQueue[Message] = SimpleQueue()
         self._lost = ""  # why the link is
         self._over: End | HostRefused | None = None
-        self._generation = -1  # of what it was told last of who takes part; before that, it does not
+        self._generation = -1  # of the last `Living` heard; -1: this host takes no part yet
         self._traffic = TrafficCounters(0, self._readings)
 
     # The link ---------------------------------------------------------------------------------------------------------
@@ -86,18 +94,18 @@ class HostAgent(ABC):
         seconds: float,
         other: tuple[Address, int] | None = None,
         stays: bool = False,
-        stop: Callable[[], object] = lambda: None,
+        lasts: StartWait | None = None,
     ) -> MonitoredLink:
-        """Return a link to the first host, sought for so many seconds, on which this host has said what it is.
+        """Return a link to the first host, sought for so many seconds, on which this host has introduced itself.
 
         Args:
             other: address and lowest rank of another host that leads in its place.
             stays: this host has taken part before, under another that led.
-            stop: called every other second; raises where the first host is to be sought no longer.
+            lasts: looked at every other second.
 
         Raises:
             LinkTimeout: it does not answer.
-            UserError: somebody else does.
+            UserError: another process does.
         """
         place, terms, deadline = self._place, self._terms, wall_clock() + seconds
         ranks, life = (place.ranks[0], len(place.ranks)), str(self._listener.hello.get("life", ""))
@@ -105,9 +113,10 @@ class HostAgent(ABC):
             ranks, place.learners, dict(terms.agreement), self._listener.address, life, self._session, stays
         )
         while True:
-            stop()
             left = max(0.01, deadline - wall_clock())
             address = first_address(place, left) if other is None else other[0]
+            if lasts is not None:
+                lasts.look(f"the host that leads, at {address[0]}:{address[1]}")
             if isinstance(self._listener.acceptor, BehindRelay):
                 self._listener.acceptor.move(address)
                 hello = replace(hello, address=self._listener.address)
@@ -144,7 +153,7 @@ class HostAgent(ABC):
         link.listen(self._dialect, self._hear, self._gone)
 
     def _say_built(self) -> None:
-        """Say that the learners of this host are there, and what they would begin with."""
+        """Say that the learners of this host are there, and with which row they would begin."""
         found = self._learners
         initial = fingerprint(found.arena.vector("row", self._place.ranks[0]))
         self._send(Built(found.parameters, initial, found.shards))
@@ -171,10 +180,10 @@ class HostAgent(ABC):
         if self.link is not None:
             self.link.close()
 
-    # What is heard ----------------------------------------------------------------------------------------------------
+    # Messages heard ---------------------------------------------------------------------------------------------------
 
     def _hear(self, message: Message) -> None:
-        """Take what must not wait, on the thread of the link."""
+        """Take a message that must not wait, on the thread of the link; keep others for later."""
         match message:
             case Piece():
                 bulk.take_piece(self._learners.arena, message, self._place.ranks, self._beside)
@@ -183,6 +192,8 @@ class HostAgent(ABC):
                 self._hear_who_lives(message)
             case End() | HostRefused():
                 self._over = message
+                if self.link is not None:
+                    self.link.close()  # at once, for the other end waits for that
             case _:
                 if self._heard(message):
                     return
@@ -191,7 +202,7 @@ class HostAgent(ABC):
 
     @abstractmethod
     def _heard(self, message: Message) -> bool:
-        """Hear what else must not wait; False: it may."""
+        """Take another kind of message that must not wait; False: it may."""
 
     def _hear_who_lives(self, living: Living) -> None:
         if living.generation <= self._generation:
@@ -207,10 +218,10 @@ class HostAgent(ABC):
     def _note_lives(self, alive: Sequence[int]) -> None:
         """Note which learners live, by rank."""
 
-    # What is done -----------------------------------------------------------------------------------------------------
+    # Orders -----------------------------------------------------------------------------------------------------------
 
     def _obey(self, order: Message) -> bool:
-        """Do what the host that leads says; False: it is for others to do.
+        """Do an order of the host that leads; False: it is for others to do.
 
         Raises:
             UserError: this host cannot reach others.

@@ -1,4 +1,4 @@
-"""Links of a host to the others for what its learners do together: exchanges, means and mixes."""
+"""Links of a host to the others for the work that learners do together: exchanges, means and mixes."""
 
 import threading
 from collections.abc import Iterator, Mapping, Sequence
@@ -7,21 +7,19 @@ from typing import final
 from roundelay.runtime.base import wall_clock
 from roundelay.runtime.clocks import pause
 from roundelay.runtime.hosts.exchange.endpoint import ExchangeEndpoint
-from roundelay.runtime.hosts.mean_transports.group import GroupOptions
-from roundelay.runtime.hosts.mean_transports.libraries import check_library
-from roundelay.runtime.hosts.mean_transports.living_chain import ChainEnds
+from roundelay.runtime.hosts.mean_transports.chain import ChainEnds
+from roundelay.runtime.hosts.mean_transports.group import GroupOptions, check_library
 from roundelay.runtime.hosts.means import HostMeans, MeanLinks
 from roundelay.runtime.hosts.terms import CHAIN, MIX, HostTerms, PeerHello, identity
 from roundelay.runtime.hosts.transport.heartbeat import Router, until
-from roundelay.runtime.hosts.transport.traffic import Reading
-from roundelay.runtime.hosts.transport.wire import Address, Link, LinkError, LinkOptions, LinkTimeout
+from roundelay.runtime.hosts.transport.wire import Address, Link, LinkError, LinkOptions, LinkTimeout, Reading
 from roundelay.runtime.launch.world import HostPlace
 from roundelay.runtime.messages import Dialect, Message
 from roundelay.runtime.procs.memory.arena import Arena
 from roundelay.strategies.base import Strategy
 
 DIAL_SECONDS = 1.0
-"""Interval at which a host that dials for a new chain looks whether anybody still needs it."""
+"""Interval at which a host that dials for a new chain looks whether it is still needed."""
 
 
 class Placed(Message):
@@ -35,10 +33,10 @@ class PeerLinks:
 
     Args:
         hosts: the ranks of each, in rank order; this one is number `host` of them.
-        patience: how long hosts are; links are more patient, for it is not for them to say who is dead.
+        patience: how long hosts are; links are more patient, for it is not for them to say that a host is dead.
         largest: bytes of a vector.
         mixes: is there to be a link to every other host?
-        encrypts: is what goes over the links hidden?
+        encrypts: is the traffic on the links encrypted?
     """
 
     def __init__(
@@ -58,7 +56,7 @@ class PeerLinks:
         self._past: list[Reading] = []  # of links of chains that are no more
         self._dialled: tuple[bytes, float] = (b"", 0.0)
         self.addresses: Sequence[Address] = ()
-        """At which hosts listen, as was heard last; ("", 0) where one is lost."""
+        """Addresses at which hosts listen, as was heard last; ("", 0) where one is lost."""
         self._lock = threading.Lock()
         for role in self._links:
             router.give(role, self._take)
@@ -149,7 +147,7 @@ class PeerLinks:
         """Connect to a host, that is tried for DIAL_SECONDS.
 
         Raises:
-            LinkError: it does not answer, or somebody else does.
+            LinkError: it does not answer, or another process does.
         """
         return Link.connect(
             address,
@@ -232,7 +230,7 @@ class HostLinks:
         if synchronous and library is not None:
             check_library(library, place.ranks[0])
         self._place, self._terms, self._router, self._synchronous = place, terms, router, synchronous
-        # Hosts that agree on who takes part in means do so over the links for mixes (agreement.py).
+        # Hosts agree on the members of means over the links for mixes (agreement.py).
         self._all_to_all = strategy.mixes or library is not None or terms.on_death == "go-on"
         self.leader = 0
         """Number of the host that leads; one that is lost as long as no other does."""
@@ -274,7 +272,7 @@ class HostLinks:
             return
         goes_on = self._terms.on_death == "go-on"
         opens = links.open_chain if goes_on and links.mix_links else None
-        mix_links = dict(links.mix_links)  # with whom takes part: who comes back meanwhile does so in a later part
+        mix_links = dict(links.mix_links)  # to hosts that take part: one that comes back meanwhile is in a later part
         by = MeanLinks(links.hosts, links.host, links.chain, mix_links, opens, lambda: self.leader)
         codec, seconds = self._terms.codec, self._terms.patience_seconds
         self._means = HostMeans(arena, by, part, self._note_trouble, codec, self._group(links), seconds)
@@ -287,7 +285,7 @@ class HostLinks:
             self._means = None
 
     def _group(self, links: PeerLinks) -> GroupOptions | None:
-        """Return options of means by a process group, if that is what takes them. The library listens where the links
+        """Return options of means by a process group; None: they do not go by one. The library listens where the links
         are."""
         library, others = self._terms.library(self._terms.on_gpus), list(links.mix_links.values())
         if library is None or not others:

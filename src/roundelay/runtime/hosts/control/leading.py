@@ -1,4 +1,5 @@
-"""The host that leads a session: its lease (lease.py), renewed by heartbeats, and what others are told of who leads."""
+"""The host that leads a session: its lease (lease.py), renewed by heartbeats, and the messages that name the leader to
+others."""
 
 import threading
 from collections.abc import Callable
@@ -24,7 +25,7 @@ class Leading:
     Args:
         session: its number.
         needs_lease: another may lead in its place.
-        ring: called when it may lead that could not, or must no more.
+        ring: called when it may begin to lead, or must no longer.
         views: in force, as a host that wants to lead has heard last; none for the first leader.
         ended: lives of processes that have surely ended.
     """
@@ -60,7 +61,7 @@ class Leading:
         return Voter(self._place.ranks[0], self._life, self._listener.address)
 
     def begin(self, hosts: HostMembership) -> None:
-        """Lead from now on: all have come, or those who are not lost."""
+        """Lead from now on: all have come that are not lost."""
         if not self._needs_lease:
             return
         with self._gate:
@@ -118,7 +119,7 @@ class Leading:
                 self._lease.heard(remote.hello.life, message.sent, message.seen, boot_clock())
 
     def stays(self, views: Views) -> None:
-        """Note that a host has come that followed another leader, and has heard of these."""
+        """Note that a host has come that followed another leader, and has heard of these views."""
         if self._lease is not None:
             with self._gate:
                 self._lease.learn(views)

@@ -1,18 +1,18 @@
-"""Lease of the host that leads a session: two never lead at the same time, whatever the network does.
+"""Lease of the host that leads a session: two never lead at the same time, however the network fails.
 
-The voters are processes of hosts. Whoever leads says in each heartbeat when that was sent; a voter repeats it, and
-follows nobody else for `seconds` after it has heard it. So the leader, which counts from the moment of sending, knows
-for how long the voter is its own. It leads as long as that is said of half of the voters, itself among them; a host
-that wants to lead in its place needs more than half of them, so there is always one whom both would need. Two hosts
-cannot tell a leader that is gone from one that is cut off, so the leader goes on, and the other does not.
+The voters are processes of hosts. The leader says in each heartbeat when it was sent; a voter repeats it, and follows
+no other host for `seconds` after it has heard it. So the leader, which counts from the moment of sending, knows for how
+long the voter is its own. It leads as long as that is said of half of the voters, itself among them; a host that wants
+to lead in its place needs more than half of them, so there is always one that both would need. Two hosts cannot tell a
+leader that is gone from one that is cut off, so the leader goes on, and the other does not.
 
 Voters change as hosts come and are lost. The leader numbers these views; a view is *in force* until a later one has
-been heard of by half of its voters, and whoever leads, or wants to, needs its voters in all views in force. One who
-wants to lead goes by the newest views that any of those who come to it has heard. So there is a voter in common again:
-half of an old view knows of the new one.
+been heard of by half of its voters, and a host that leads, or wants to, needs its voters in all views in force. One
+that wants to lead goes by the newest views that any of the hosts that come to it has heard. So there is a voter in
+common again: half of an old view knows of the new one.
 
-A voter whose process is known to have ended votes for nobody. The leader need not count it; nor need one who wants to
-lead, if it knows that of all who do not come.
+A voter whose process is known to have ended votes for no host. The leader need not count it; nor need a host that wants
+to lead, if it knows the same of all voters that do not come.
 
 Times are those of the clock of the host itself, in seconds. Nothing here waits, sends, or looks at a clock.
 """
@@ -30,17 +30,11 @@ ViewNumber = tuple[int, int]
 @final
 @dataclass(frozen=True, order=True)
 class Voter:
-    """A process that speaks for a host.
+    """A process that speaks for a host."""
 
-    Attributes:
-        rank: the lowest of its host.
-        life: tells the process from others that have spoken for that host.
-        address: at which it listens.
-    """
-
-    rank: int
-    life: str
-    address: Address
+    rank: int  # the lowest of its host
+    life: str  # tells the process from others that have spoken for that host
+    address: Address  # at which it listens
 
 
 @final
@@ -62,29 +56,29 @@ Views = tuple[VoterView, ...]
 
 
 def newest(*views: Views) -> Views:
-    """Return the last of what several hosts have heard."""
+    """Return the newest of the views that several hosts have heard."""
     return max((one for one in views if one), key=lambda one: (one[-1].number, one[0].number), default=())
 
 
 def may_win(views: Views, without: Iterable[str]) -> bool:
-    """Return True if a host could lead to whom all voters come but those who are `without`."""
+    """Return True if a host could lead to which all voters come except those `without`."""
     lost = {*without}
     return bool(views) and all(2 * len(view.lives - lost) > len(view.lives) for view in views)
 
 
 @final
 class Promise:
-    """Promise of a host that follows: to follow nobody else for `seconds` after it has heard of the leader."""
+    """Promise of a host that follows: to follow no other for `seconds` after it has heard of the leader."""
 
     def __init__(self, seconds: float) -> None:
         self._seconds = seconds
         self.views: Views = ()
-        """As it has heard last."""
+        """Views that it has heard of last."""
         self.until = 0.0
-        """The moment until which it follows nobody else."""
+        """The moment until which it follows no other."""
 
     def heard(self, views: Views, now: float) -> None:
-        """Note that the leader has said so."""
+        """Note a heartbeat of the leader, with these views."""
         self.views, self.until = newest(self.views, views), now + self._seconds
 
 
@@ -104,11 +98,11 @@ class Lease:
         self._ended = set[str]()
         self._seen: dict[str, ViewNumber] = {}  # the newest view of which a voter has heard
         self._until: dict[str, float] = {}  # up to when a voter follows this host
-        if leads:  # nobody has heard of a view, so nobody can lead in its place
+        if leads:  # no voter has heard of a view, so no other can lead in its place
             self._until = {life: now + seconds for view in views for life in view.lives}
 
     def heard(self, life: str, sent: float, seen: ViewNumber, now: float) -> None:
-        """Note that a voter has heard what was sent then, and of that view."""
+        """Note that a voter has heard the heartbeat sent then, and of that view."""
         if sent <= now:
             self._until[life] = max(self._until.get(life, 0.0), sent + self._seconds)
         self._seen[life] = max(self._seen.get(life, seen), seen)
@@ -116,11 +110,11 @@ class Lease:
 
     def ended(self, life: str, now: float) -> None:
         """Note that the process of a voter has surely ended."""
-        if not self.leads or self.holds(now):  # what somebody did before it ended counts
+        if not self.leads or self.holds(now):  # a vote given before its process ended still counts
             self._ended.add(life)
 
     def learn(self, views: Views) -> None:
-        """Note that another, who comes to this host that wants to lead, has heard of these."""
+        """Note that another host, which comes to this one that wants to lead, has heard of these views."""
         if not self.leads:
             self.views = newest(self.views, views)
 
@@ -130,8 +124,7 @@ class Lease:
         self._append(VoterView((term + 1, 0), tuple(sorted(voters))), now)
 
     def change(self, voters: Iterable[Voter], now: float) -> None:
-        """Let these vote from now on, as far as it is for this host to say. Who is new among them follows nobody
-        yet."""
+        """Let these voters vote from now on, if this host holds the lease. New ones among them follow no host yet."""
         term, number = self.views[-1].number
         self._append(VoterView((term, number + 1), tuple(sorted(voters))), now)
 

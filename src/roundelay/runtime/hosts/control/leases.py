@@ -1,25 +1,43 @@
 """One work queue for all hosts of a run. The coordinator owns it; every host prefetches a few leases, so no learner
 waits for the network.
 
-A minibatch is leased to one host at a time. That host says what its learners have trained, together with what they
-counted for it; only then is the lease settled. When a host dies, its leases that are not settled are drawn again by
-others, and whatever it had counted for the rest stays counted: so every minibatch of an epoch is counted exactly once.
+A minibatch is leased to one host at a time. That host reports the minibatches that its learners have trained, together
+with their counts; only then is the lease settled. When a host dies, its leases that are not settled are drawn again by
+others, and its counts for the rest stay: so every minibatch of an epoch is counted exactly once.
+
+Division of an epoch between hosts of which some have only some shards of the training examples.
+
+Where all hosts have the same shards nothing is divided: all draw from one order, as without shards. Else every host
+draws from an order of its own shards. A shard that several have is trained by one of them: shards are given out one by
+one, those that fewest hosts have first, each to the host that has the fewest examples a learner so far.
+
+Each host's examples are settled when an epoch begins, and stay so until it ends. Those that a lost host had not trained
+are trained by no host in that epoch, unless the host comes back; from the next epoch on another that has the same
+shards trains them.
 """
 
+import dataclasses
 import math
 import threading
 import time
 from collections import Counter, deque
 from collections.abc import Callable, Collection, Iterable, Sequence
+from contextlib import suppress
+from dataclasses import dataclass
+from queue import Empty, SimpleQueue
 from typing import Any, final
 
 import numpy as np
 from numpy.typing import NDArray
 
-from roundelay.core.epochs import EpochPlan
+from roundelay.core.epochs import EpochPlan, Share
+from roundelay.core.errors import UserError
+from roundelay.learner.base import Task
 from roundelay.runtime.base import Counts
-from roundelay.runtime.messages import table
+from roundelay.runtime.hosts.control.messages import Common
+from roundelay.runtime.messages import Message, table
 from roundelay.runtime.procs.coordination import queue
+from roundelay.runtime.procs.driver import LOOK_SECONDS
 from roundelay.runtime.procs.memory.arena import Arena
 from roundelay.runtime.procs.memory.views import PREFETCH, TRAINED
 
@@ -68,7 +86,7 @@ class LeaseSource:
         return batch.index if batch.frames else None
 
     def stop(self, round_: int) -> None:
-        """Let nobody draw of `round_` and later ones."""
+        """Let no host draw from `round_` and later ones."""
         self._end = min(self._end, round_ * len(self._ranks))
 
     def _index(self, at: int) -> int:
@@ -80,8 +98,8 @@ class Leases:
     """The coordinator's leases of one segment: minibatches `first` to `end` of an epoch, both multiples of L. Safe from
     any thread.
 
-    Where the plan has shares, every host draws from its own, and nobody else does: what a lost host leaves is left,
-    unless it comes back.
+    Where the plan has shares, every host draws from its own, and no other does: minibatches that a lost host leaves are
+    left, unless it comes back.
     """
 
     def __init__(self, plan: EpochPlan, first: int, end: int) -> None:
@@ -102,7 +120,7 @@ class Leases:
 
     @property
     def left(self) -> bool:
-        """Is there anything to draw, for anybody?"""
+        """Is there anything to draw, for any host?"""
         return any(source.left for source in self._sources)
 
     def left_for(self, hosts: Iterable[int]) -> bool:
@@ -110,8 +128,8 @@ class Leases:
         return any(self._source(host).left for host in hosts)
 
     def draw(self, host: int, wanted: int) -> tuple[list[int], bool]:
-        """Draw up to so many for `host`, at most PREFETCH; those given back by others come first. And: is there
-        more?"""
+        """Draw up to so many for `host`, at most PREFETCH; those given back by others come first. Return them, and True
+        if there are more."""
         with self._lock:
             found: list[int] = []
             source = self._source(host)
@@ -122,7 +140,7 @@ class Leases:
             return found, source.left
 
     def settle(self, host: int, trained: Collection[int]) -> None:
-        """Note that `host` has trained them, and what its learners counted."""
+        """Note that `host` has trained these minibatches."""
         with self._lock:
             held = self._held.setdefault(host, set())
             self._settled[host] += len(held.intersection(trained))
@@ -140,8 +158,8 @@ class Leases:
             return len(held)
 
     def lose(self, host: int) -> int:
-        """Take `host` for lost; return minibatches of its that others draw again. Where it draws from its own, nobody
-        else does."""
+        """Take `host` for lost; return minibatches of its that others draw again. Where it draws from its own share,
+        there are none."""
         returned = self.give_back(host)
         return 0 if self._plan.shares else returned
 
@@ -176,7 +194,7 @@ class PrefetchedLeases:
         self._thread.start()
 
     def fill(self, indices: Sequence[int], more: bool) -> None:
-        """Take what the coordinator answers."""
+        """Take an answer of the coordinator."""
         with self._lock:
             if not self._ended.is_set():
                 self._open.update(indices)
@@ -234,7 +252,8 @@ def counted(arena: Arena, ranks: Sequence[int]) -> dict[str, Any]:
 
 
 def enter(counts: Counts, ranks: Sequence[int], found: dict[str, Any], base: Counts | None = None) -> None:
-    """Write what `counted` found, in addition to `base`, into the table of everybody's counts: all of it, or nothing.
+    """Write counts that `counted` found, in addition to `base`, into the table of all learners' counts: all of them, or
+    none.
 
     Raises:
         InvalidMessage: `found` is no such thing.
@@ -247,7 +266,7 @@ def enter(counts: Counts, ranks: Sequence[int], found: dict[str, Any], base: Cou
 
 
 def _of_one_moment(arena: Arena, ranks: Sequence[int]) -> tuple[dict[str, Any], list[int]] | None:
-    """Return all counts of `ranks`, and what they have not trained, under the queue lock, without which none draws.
+    """Return all counts of `ranks`, and their minibatches not trained, under the queue lock, without which none draws.
 
     Learners may finish a minibatch meanwhile, which must be in both or in neither; then both are read again. Counts are
     compared bit by bit: a loss may be NaN, which equals nothing.
@@ -266,3 +285,106 @@ def _of_one_moment(arena: Arena, ranks: Sequence[int]) -> tuple[dict[str, Any], 
             return found
         before = after
     return None
+
+
+@final
+@dataclass(frozen=True)
+class HostShards:
+    """A host's shards."""
+
+    learners: int  # number of its learners
+    examples: Sequence[int]  # in every shard, -1 where the host has it not; none: its corpus is not in shards
+    alive: bool = True  # it takes part
+
+
+def disagreement(ours: Sequence[int], theirs: Sequence[int], here: str, there: str) -> str:
+    """Return the difference, in words, between the shards of two hosts, called `here` and `there`, that keeps them from
+    training together; "" for none."""
+    if len(ours) != len(theirs):
+        cuts = [f"in {len(some)} shards" if some else "not in shards" for some in (ours, theirs)]
+        return f"the training features are {cuts[0]} on {here} and {cuts[1]} on {there}"
+    odd = [
+        number for number, some in enumerate(zip(ours, theirs, strict=True)) if -1 not in some and some[0] != some[1]
+    ]
+    if not odd:
+        return ""
+    counts = f"{ours[odd[0]]} labelled frames on {here} and {theirs[odd[0]]} on {there}"
+    return f"shard {odd[0]} has {counts}: copy one alignment"
+
+
+def shares_of(hosts: Sequence[HostShards]) -> tuple[Share, ...]:
+    """Return the share of every host in an epoch; none where all have the same shards.
+
+    Raises:
+        UserError: no host that takes part has anything to train.
+    """
+    if len({tuple(host.examples) for host in hosts}) == 1:
+        return ()
+    owned: list[list[int]] = [[] for _ in hosts]
+    examples = [0] * len(hosts)
+    having = {
+        number: [h for h, host in enumerate(hosts) if host.alive and host.examples[number] >= 0]
+        for number in range(len(hosts[0].examples))
+    }
+    for number in sorted(having, key=lambda number: (len(having[number]), number)):
+        if having[number]:
+            owner = min(having[number], key=lambda h: (examples[h] / hosts[h].learners, h))
+            owned[owner].append(number)
+            examples[owner] += hosts[owner].examples[number]
+    if not sum(examples):
+        raise UserError("no host that takes part has a shard with labelled frames. Copy some shards to one of them.")
+    return tuple(
+        Share(host.learners, some, tuple(sorted(shards)))
+        for host, some, shards in zip(hosts, examples, owned, strict=True)
+    )
+
+
+def task_in_common(task: Task, orders: SimpleQueue[Message], check: Callable[[], None], seconds: float) -> Task:
+    """Return the task of this host with the first host's measurements on its examples, which may be others.
+
+    Args:
+        orders: messages of the first host.
+        check: raises, when there is no reason to wait any more.
+
+    Raises:
+        UserError: the first host has not said for so many seconds.
+    """
+    for _ in range(math.ceil(seconds / LOOK_SECONDS)):
+        check()
+        with suppress(Empty):
+            order = orders.get(timeout=LOOK_SECONDS)
+            if isinstance(order, Common):
+                return task.begun_as(order.numbers) if order.numbers else task
+    raise UserError(f"the first host has not begun within {seconds:g} s: raise training.patience_seconds.")
+
+
+@final
+class Division:
+    """The division of the running epoch.
+
+    Args:
+        hosts: asked, when an epoch begins, for all of them in rank order.
+    """
+
+    def __init__(self, hosts: Callable[[], Sequence[HostShards]]) -> None:
+        self._hosts = hosts
+        self._now: tuple[int, tuple[Share, ...]] = (-1, ())
+
+    def divided(self, plan: EpochPlan) -> EpochPlan:
+        """Return the plan with the shares of its epoch.
+
+        Raises:
+            UserError: there is nothing to train.
+        """
+        if self._now[0] != plan.epoch:
+            self._now = plan.epoch, shares_of(self._hosts())
+        shares = self._now[1]
+        if not shares:
+            return plan
+        return dataclasses.replace(plan, examples=sum(share.examples for share in shares), shares=shares)
+
+    def has_its_share(self, host: int, examples: Sequence[int]) -> bool:
+        """Return True if a host that comes back with these shards has all its examples of this epoch. One that joins a
+        run whose epochs are divided between shards has no share."""
+        shares = self._now[1]
+        return not shares or (host < len(shares) and all(examples[number] >= 0 for number in shares[host].shards))

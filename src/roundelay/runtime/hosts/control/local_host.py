@@ -1,6 +1,6 @@
 """This host of several, with its learners and links: the same on the coordinator's and on every agent's.
 
-Learners of the host run as on a host alone. A thread beside them serves what they need of others: means and mixes of a
+Learners of the host run as on a host alone. A thread beside them serves their needs of others: means and mixes of a
 synchronous strategy, or leases of minibatches.
 """
 
@@ -10,7 +10,7 @@ from typing import final
 
 from roundelay.learner.base import Task
 from roundelay.runtime.base import Cluster, SegmentPlan, Watch
-from roundelay.runtime.hosts.control.arrivals import open_router
+from roundelay.runtime.hosts.control.finding import open_router
 from roundelay.runtime.hosts.control.host_links import HostLinks
 from roundelay.runtime.hosts.control.leases import PrefetchedLeases
 from roundelay.runtime.hosts.terms import HostTerms
@@ -50,7 +50,7 @@ class LocalHost:
         )
 
     def train(self, plan: SegmentPlan, number: int, living: Sequence[int], watch: Watch) -> None:
-        """Run part `number` (counted over the run) of a segment.
+        """Run part `number` (counted over the run) of a segment. Its links are for the caller to end.
 
         Args:
             living: ranks of all hosts that take part.
@@ -71,12 +71,11 @@ class LocalHost:
         try:
             self.runtime.part(plan, watch, living, begin)
         finally:
-            self.links.end_part()
             if prefetch is not None:
                 prefetch.stop()
 
     def hold(self) -> int:
-        """Let no learner of a synchronous segment begin a round; the round the furthest has begun."""
+        """Let no learner of a synchronous segment begin a round; return the round the furthest has begun."""
         arena = self.runtime.arena
         with arena.queue_lock:
             arena.queue.hold[0] = 1

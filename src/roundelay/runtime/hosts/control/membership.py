@@ -1,33 +1,33 @@
 """Membership: the hosts that take part, those that are lost, those that come back. The host that leads keeps it.
 
 It is the same for a run of `roundelay train`, whose coordinator gives orders, and for a session of attached learners,
-whose coordinator gives none. Who decides that a learner is dead, and who tells whom:
+whose coordinator gives none. How a learner is found dead, and how others hear of it:
 runtime/procs/coordination/lives.py.
 
-Links have threads of their own, which note what they hear. The consequences are drawn in `attend`, which the
-coordinator calls a few times a second from its main thread, so that nothing changes while it is being read.
+Links have threads of their own, which note messages. The consequences are drawn in `attend`, which the coordinator
+calls a few times a second from its main thread, so that nothing changes while it is being read.
 """
 
 import threading
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
-from typing import final
+from functools import partial
+from typing import Any, final
 
 from roundelay.core.errors import UserError
 from roundelay.core.live import HostSeen
 from roundelay.runtime.base import HostBack, HostGone, wall_clock
 from roundelay.runtime.clocks import pause
 from roundelay.runtime.hosts.control import bulk, messages
-from roundelay.runtime.hosts.control.arrivals import PendingJoins
-from roundelay.runtime.hosts.control.division import Division, HostShards, disagreement
+from roundelay.runtime.hosts.control.finding import PendingJoins, StartWait
 from roundelay.runtime.hosts.control.host_links import HostLinks
+from roundelay.runtime.hosts.control.leases import Division, HostShards, disagreement
 from roundelay.runtime.hosts.control.peers import LocalLearners, RemoteHost
 from roundelay.runtime.hosts.control.succession import KnownHosts, turn
-from roundelay.runtime.hosts.terms import HostTerms, JoinHello, differences, fingerprint
-from roundelay.runtime.hosts.transport.heartbeat import MonitoredLink, until
-from roundelay.runtime.hosts.transport.traffic import Reading, TrafficCounters
-from roundelay.runtime.hosts.transport.wire import BadFrame, LinkError
+from roundelay.runtime.hosts.terms import HostTerms, JoinHello, differing, fingerprint, host_of
+from roundelay.runtime.hosts.transport.heartbeat import BEATS, MonitoredLink, until
+from roundelay.runtime.hosts.transport.wire import BadFrame, LinkError, Reading, TrafficCounters
 from roundelay.runtime.launch.world import PLACES, HostPlace
 from roundelay.runtime.messages import Address, Dialect, InvalidMessage, Message
 from roundelay.runtime.procs.coordination import activity
@@ -42,21 +42,15 @@ GOODBYE_SECONDS = 5.0
 @final
 @dataclass(frozen=True)
 class HostEvents:
-    """Functions that are called when something happens to another host.
+    """Functions that are called when something happens to another host."""
 
-    Attributes:
-        kinds: messages that hosts may say besides those about membership.
-        message: for each of these, from that host's thread.
-        left: when a host is gone, and why, from any thread; how many minibatches come back from it for others.
-        came: for each host that takes part from now on; says that its learners live, or will.
-        takes_back: a host that was lost may come back also where learners wait for each other.
-    """
-
-    kinds: Sequence[type[Message]]
-    message: Callable[[RemoteHost, Message], None]
+    kinds: Sequence[type[Message]]  # messages that hosts may say besides those about membership
+    message: Callable[[RemoteHost, Message], None]  # for each of these, from that host's thread
+    # when a host is gone, and why, from any thread; how many minibatches come back from it for others.
     left: Callable[[RemoteHost, str], int]
+    # for each host that takes part from now on; says that its learners live, or will.
     came: Callable[[RemoteHost], None]
-    takes_back: bool = False
+    takes_back: bool = False  # a host that was lost may come back also where learners wait for each other
 
 
 @final
@@ -65,9 +59,9 @@ class HostMembership:
 
     Args:
         local_runtime: the learners of this host; facts about the others are written into its arena.
-        links: of this host, for what its learners do with others.
+        links: of this host, for its learners' exchanges and means with others.
         arrivals: hosts that want to join.
-        events: heard of other hosts.
+        events: heard from other hosts.
     """
 
     def __init__(
@@ -84,17 +78,18 @@ class HostMembership:
         self.gate = threading.RLock()
         self._arrivals = arrivals
         self._remotes: dict[int, RemoteHost] = {}
+        self._placeless: list[RemoteHost] = []  # they have come, and wait for their places, which others may have
         self.hosts: list[tuple[int, ...]] = [place.ranks]
         """The ranks of each host: of those that began in rank order, then of those that joined later."""
         self.lost: list[HostGone] = []
         self.joined: list[HostBack] = []
-        self._told: list[object] = []  # who lives, and where, as all were told
+        self._told: list[object] = []  # the lives and addresses that all were told
         self._generation = 0
         self._begun = False  # all have come
         self._complete = False  # and have been let in
         self._let_in: set[int] = set()  # hosts that were, and are not lost
         self.takes_over = False
-        """Is this host about to lead in the place of another? Whoever comes back waits until it does."""
+        """Is this host about to lead in the place of another? Hosts that come back wait until it does."""
         self.holds_back = False
         """Do hosts that come back wait until they are `let_in`?"""
         self.own = 0
@@ -111,47 +106,48 @@ class HostMembership:
 
     # The beginning ----------------------------------------------------------------------------------------------------
 
-    def open(self) -> None:
+    def open(self, stop: Callable[[], object] = lambda: None) -> None:
         """Wait until all hosts have come and have begun where this one does, and, where learners wait for those of
-        other hosts, until hosts have links to each other.
+        other hosts, until hosts have links to each other. `stop` is called again and again meanwhile, and may raise.
 
         Raises:
             UserError: some did not, or one disagrees about the run; names their ranks.
             LinkError, TimeoutError: hosts do not reach each other.
         """
-        self._gather()
+        self._gather(stop)
         self._links.settle(self.own, self.hosts, self._local_runtime.parameters)
         if self._local_runtime.cluster.strategy.traits.synchronous:
             self.ask(messages.Meet(tuple(self.addresses())), "that it has met the others")
             self._links.meet(self.addresses())
 
-    def _gather(self) -> None:
+    def _gather(self, stop: Callable[[], object]) -> None:
         """Wait until all hosts have come, have built their learners, and take part."""
         deadline = wall_clock() + self._terms.patience_seconds
-        came: list[RemoteHost] = []
+        where, lasts = self._listener.address, StartWait(self._place.ranks[0], self._terms.patience_seconds, stop)
         while not self._begun or len(self.inside()) < len(self.hosts) - 1:
             if self._begun:  # some are being let in
                 pause(0.01)
-            elif (monitored := self._arrivals.next(0.05)) is not None:
-                remote = self._examine(monitored)
-                for old in [old for old in came if remote is not None and set(old.ranks) & set(remote.ranks)]:
-                    self.evict(old, "it was started again")  # before it was missed
-                came += [remote] if remote is not None else []
-            came = self.all() if self._begun else [remote for remote in came if remote.standing != "gone"]
-            here = {*self._place.ranks, *(rank for remote in came for rank in remote.ranks)}
+            elif (monitored := self._arrivals.next(0.05)) is not None and (remote := self._examine(monitored)):
+                self._placeless.append(remote)
+            if not self._begun:  # until then they are known by their lowest ranks, and hear of an end before that
+                self._remotes |= {remote.ranks[0]: remote for remote in self._placed(self.all())}
+            here = {*self._place.ranks, *(rank for remote in self.all() for rank in remote.ranks)}
             missing = sorted(set(self._place.first) - here)
             if not missing and not self._begun:
-                self.hosts = sorted([self._place.ranks, *(remote.ranks for remote in came)])
-                self._remotes = {self.hosts.index(remote.ranks): remote for remote in came}
+                self.hosts = sorted([self._place.ranks, *(remote.ranks for remote in self.all())])
+                self._remotes = {self.hosts.index(remote.ranks): remote for remote in self.all()}
                 for host, remote in self._remotes.items():
                     remote.host = host
                 self._begun = True
+            slow = [rank for remote in self.all() if remote.standing != "in" for rank in remote.ranks]
+            what = f"to come to {where[0]}:{where[1]}" if missing else "to be built"
+            lasts.look(f"learners {', '.join(map(str, missing or slow))} {what}")
             if self._begun:
                 self.attend()
             if wall_clock() > deadline:
                 raise self._incomplete(missing)
         self._let_in = {*range(len(self.hosts))}
-        self._complete, self.lost = True, []  # who was started again meanwhile is not missed
+        self._complete, self.lost = True, []  # a host that was started again meanwhile is not missed
 
     def _incomplete(self, missing: Sequence[int]) -> UserError:
         learners, seconds = self._local_runtime.cluster.learners, self._terms.patience_seconds
@@ -167,8 +163,7 @@ class HostMembership:
         )
 
     def _examine(self, monitored: MonitoredLink) -> RemoteHost | None:
-        """Return a host that has come and is one of this run's; None: it does not say what it is, and is counted as
-        such.
+        """Return a host that has come and is one of this run's; None: its hello is malformed, and is counted as such.
 
         Raises:
             UserError: it is another run's; it is told why.
@@ -176,19 +171,21 @@ class HostMembership:
         learners = self._local_runtime.cluster.learners
         try:
             hello = JoinHello.of(monitored.link)
-            found = differences(self._terms.agreement, hello.agreement)
+            found = differing(self._terms.agreement, hello.agreement)
         except (BadFrame, RecursionError):
             monitored.close()
             return None
         (first, count), all_ = hello.ranks, hello.learners
-        remote = RemoteHost(-1, tuple(range(first, first + min(count, learners))), monitored, hello)
+        remote = RemoteHost(-1, tuple(range(first, first + min(count, learners))), monitored, hello, wall_clock())
+        here, there = host_of(self._place.ranks), host_of(remote.ranks)
         if all_ != learners:
             why = (
-                f"{learners} learners here, {all_} there: WORLD_SIZE, and {PLACES} where learners may join later, must "
-                "be the same on all hosts"
+                f"{learners} learners on {here}, {all_} on {there}: WORLD_SIZE, and {PLACES} where learners may join "
+                "later, must be the same on all hosts"
             )
         elif found:
-            why = f"its {self._terms.agreed} is another: {'; '.join(found)}"
+            differ = "; ".join(f"{what} is {one!r} on {here} and {other!r} on {there}" for what, one, other in found)
+            why = f"the {self._terms.agreed} must be the same on all hosts, but {differ}"
         elif not 1 <= count <= learners or not set(remote.ranks) <= set(range(learners)) - {*self._place.ranks}:
             why = f"ranks {first} to {first + count - 1} are not those of another host"
         else:
@@ -209,32 +206,49 @@ class HostMembership:
         remote.tell(messages.HostRefused(why))
         until(lambda: remote.standing == "gone", 1.0)
         self.evict(remote, why)
-        return UserError(f"the host of learners {', '.join(map(str, remote.ranks))} cannot take part: {why}.")
+        return UserError(f"{host_of(remote.ranks)} cannot take part: {why}.")
 
     def _welcome(self, remote: RemoteHost) -> None:
-        """Tell a host where it is, and give it what it needs to take part: where it comes late, the row of a learner of
-        this host. On a thread of its own: a slow link may take long."""
-        local_runtime, arena, ranks = self._local_runtime, self._local_runtime.arena, list(remote.ranks)
-        remote.welcomed, rows, copy, steps = True, local_runtime.cluster_rows, None, ranks
-        if remote.late or remote.initial != fingerprint(rows.copy(local_runtime.here[0])["row"]):
-            living = [rank for rank in arena.liveness.living() if rank in local_runtime.here]
-            source = rows.source(ranks[0], living) if living else local_runtime.here[0]
-            remote.copied, copy = None if local_runtime.cluster.centre else source, rows.copy(source)
-            steps = [source] * len(ranks) if local_runtime.cluster.strategy.traits.synchronous else ranks
+        """Tell a host its place, and give it all that it needs to take part: where it comes late, the row of a learner
+        of this host. On a thread of its own: a slow link may take long."""
+        rows, source = self._local_runtime.cluster_rows, None
+        if remote.late or remote.initial != fingerprint(rows.copy(self._local_runtime.here[0])["row"]):
+            source = self._source(remote)
+        remote.welcomed, remote.copied = True, None if self._local_runtime.cluster.centre else source
+        send = self._sends(remote, source, lambda numbers: messages.Welcome(remote.host, tuple(self.hosts), numbers))
+        threading.Thread(target=send, daemon=True, name=f"welcome {remote.host}").start()
+
+    def _source(self, remote: RemoteHost) -> int:
+        """Return the learner whose state that host's learners are given: of this host, or, where all here are dead, one
+        that is mirrored."""
+        local_runtime = self._local_runtime
+        everybody = local_runtime.arena.liveness.living()
+        living = [rank for rank in everybody if rank in local_runtime.here] or everybody
+        return local_runtime.cluster_rows.source(remote.ranks[0], living) if living else local_runtime.here[0]
+
+    def _sends(
+        self, remote: RemoteHost, source: int | None, word: Callable[[dict[str, Any]], Message]
+    ) -> Callable[[], None]:
+        """Return a call that sends a host the row and the memory of learner `source`, as they are now, for all of its
+        learners, and then a `word` with the numbers of theirs. None: the numbers alone."""
+        arena, ranks = self._local_runtime.arena, list(remote.ranks)
+        copy = {} if source is None else self._local_runtime.cluster_rows.copy(source)
+        scalars = copy.pop("scalars").tolist() if source is not None else None
+        alike = self._local_runtime.cluster.strategy.traits.synchronous
+        stepped = [source] * len(ranks) if alike and source is not None else ranks
         numbers = {
-            "steps": arena.optimizer.steps[steps].tolist(),
+            "steps": arena.optimizer.steps[stepped].tolist(),
             "versions": (arena.row_versions.versions[ranks] + 1 & ~1).tolist(),
-            "scalars": [copy["scalars"].tolist() if copy else arena.optimizer.scalars[rank].tolist() for rank in ranks],
+            "scalars": [scalars or arena.optimizer.scalars[rank].tolist() for rank in ranks],
         }
 
         def send() -> None:
             with suppress(LinkError):
-                for name, vector in (copy or {}).items():
-                    if name != "scalars":
-                        bulk.send_vector(remote.monitored, name, messages.EVERYONE, vector)
-                remote.monitored.say(messages.Welcome(remote.host, tuple(self.hosts), numbers))
+                for name, vector in copy.items():
+                    bulk.send_vector(remote.monitored, name, messages.EVERYONE, vector)
+                remote.monitored.say(word(numbers))
 
-        threading.Thread(target=send, daemon=True, name=f"welcome {remote.host}").start()
+        return send
 
     def _has_its_shards(self, remote: RemoteHost) -> bool:
         """Return False where a host that comes back is refused: its shards are of another corpus, or not those it
@@ -243,7 +257,8 @@ class HostMembership:
         Raises:
             UserError: the run has not begun, and cannot without that host.
         """
-        why = disagreement(self._local_runtime.shards, remote.shards)
+        hosts = host_of(self._place.ranks), host_of(remote.ranks)
+        why = disagreement(self._local_runtime.shards, remote.shards, *hosts)
         if not why and remote.late and not self.division.has_its_share(remote.host, remote.shards):
             why = f"host {remote.host} has not the shards that it is to train in this epoch"
         if why:
@@ -267,7 +282,7 @@ class HostMembership:
             found[remote.host] = remote.hello.address
         return found
 
-    # What is going on -------------------------------------------------------------------------------------------------
+    # Hosts and lives --------------------------------------------------------------------------------------------------
 
     def all(self) -> list[RemoteHost]:
         """Return hosts that are not lost."""
@@ -289,7 +304,7 @@ class HostMembership:
             self._let_in = lives | (self._let_in if self.takes_over else self._let_in & there)
 
     def who_waits(self) -> str:
-        """Return a table of what every learner is doing, as far as it is known here."""
+        """Return a table of every learner's present effect, as far as it is known here."""
         here, now = activity.HostActivity.of(self._local_runtime.arena, self._place.ranks), activity.milliseconds()
         said = [self._remotes[host].said if host in self._remotes else None for host in range(len(self.hosts))]
         said[self.own] = activity.ReportedActivity(here, now)
@@ -352,7 +367,7 @@ class HostMembership:
                 self._events.message(remote, message)
 
     def _take_state(self, remote: RemoteHost, state: messages.HostState) -> None:
-        """Take what a host says of its learners a few times a second."""
+        """Take a host's report of its learners, which comes a few times a second."""
         arena, ranks = self._local_runtime.arena, list(remote.ranks)
         with self.gate:
             if remote.standing != "in":
@@ -380,16 +395,19 @@ class HostMembership:
         remote.monitored.close()
 
     def attend(self) -> None:
-        """Let those in who are ready, look at who has come, and tell everybody who lives."""
+        """Let in hosts that are ready, look at hosts that have come, and tell all hosts which learners live."""
         while self._begun and (monitored := self._arrivals.next()) is not None:
             self._come_back(monitored)
+        for remote in self._placed(self._remotes.values()) if self._begun else ():
+            self._take_back(remote)
+        for remote in self.all():  # without the gate, which the end of the link to one that is refused needs
+            built = remote.standing == "new" and remote.initial is not None and not remote.welcomed
+            lost = self._local_runtime.arena.requests.centre[0] == NONE  # the centre it would begin with
+            waits = remote.late and (lost or self.takes_over or self.holds_back)
+            if built and not waits and self._has_its_shards(remote):
+                self._welcome(remote)
         with self.gate:
             for remote in self.all():
-                built = remote.standing == "new" and remote.initial is not None and not remote.welcomed
-                lost = self._local_runtime.arena.requests.centre[0] == NONE  # what it would begin with
-                waits = remote.late and (lost or self.takes_over or self.holds_back)
-                if built and not waits and self._has_its_shards(remote):
-                    self._welcome(remote)
                 if remote.standing == "ready":
                     remote.standing = "in"
                     self._events.came(remote)
@@ -415,9 +433,14 @@ class HostMembership:
             remote.tell(messages.Meet(tuple(addresses), again=True))
 
     def let_in(self) -> None:
-        """Let in, while nobody trains, hosts that have come back and are built: they are given what learners here have
-        now, and connect to all others. One that does not get that far is lost again."""
-        seconds = self._terms.patience_seconds
+        """Let in, while no learner trains, hosts that have come back and are built: they are given the present vectors
+        of learners here, and connect to all others. One that does not get that far is lost again. Then replacements on
+        hosts that take part: they begin with what another learner there has, or, where none lives, one of this host.
+
+        Raises:
+            TimeoutError: a host lives and does not say that it has let in its own.
+        """
+        seconds, alive = self._terms.patience_seconds, self._local_runtime.arena.liveness.alive
 
         def missing() -> list[RemoteHost]:
             self.attend()
@@ -428,38 +451,80 @@ class HostMembership:
             for remote in missing():
                 self.evict(remote, f"it came back, and has not reached all others within {seconds:g} s")
         self.holds_back = True
+        waiting = [remote for remote in self.inside() if remote.ready]
+        for remote in waiting:
+            remote.replied.clear()
+            if alive[list(remote.ranks)].any():
+                remote.tell(messages.LetIn())
+            else:
+                source = self._source(remote)
+                self._sends(remote, source, partial(messages.LetIn, source))()
+        for remote in waiting:
+            self._wait(remote, "that learners which take the place of dead ones take part")
+
+    def _placed(self, had: Iterable[RemoteHost]) -> list[RemoteHost]:
+        """Return hosts that may have their places now, since those that `had` them are lost, or are the same process,
+        whose link was cut: it speaks on the second one. (A link that its other end gave up before it was through may
+        come after the one that was made in its place, and says nothing.) Who comes second waits until that is known: it
+        is refused once something is heard of the first that was said after it came."""
+        seconds, found = self._terms.host_patience / BEATS, list[RemoteHost]()
+        for remote in [*self._placeless]:
+            there = (one for one in (*had, *found) if one.standing != "gone")
+            first = next((one for one in there if {*one.ranks} & {*remote.ranks}), None)
+            if first is not None and first.hello.life and first.hello.life == remote.hello.life:
+                if remote.monitored.heard > remote.came:
+                    self.evict(first, "it came again")
+            elif first is not None and first.monitored.heard > remote.came + seconds:
+                address, port = first.hello.address
+                self._refuse(
+                    remote,
+                    f"{host_of(first.ranks)} takes part already, at {address} port {port}, and lives. Give this one "
+                    "other ranks, or end that one: once it is dead, another may come in its place",
+                )
+            if remote.standing == "gone" or first is None or first.standing == "gone":
+                self._placeless.remove(remote)
+                found += [remote] if remote.standing != "gone" else []
+        return found
 
     def _come_back(self, monitored: MonitoredLink) -> None:
-        """Let a host come back that was lost, or is not missed yet."""
+        """Look at a host that comes back, or joins; its place may be another's still."""
         traits, label = self._local_runtime.cluster.strategy.traits, self._local_runtime.cluster.strategy.label
-        with suppress(UserError):  # whoever is refused has been told why
+        with suppress(UserError):  # a host that is refused has been told why
             if (remote := self._examine(monitored)) is None:
                 return
-            new, taken = remote.ranks not in self.hosts, {rank for host in self.hosts for rank in host}
-            if new and taken & {*remote.ranks}:
-                raise self._refuse(remote, f"it comes with learners {remote.ranks}, but hosts have {self.hosts}")
-            begun = self._complete or new  # who is started again before that takes its place as if it came first
+            new = remote.ranks not in self.hosts
             needed = traits.synchronous and (new or not self._events.takes_back)
-            if begun and not remote.hello.stays and (needed or self._terms.on_death == "stop"):
+            if self._begins_late(remote) and (needed or self._terms.on_death == "stop"):
                 under = label if traits.synchronous else "--on-death stop"
                 raise self._refuse(
                     remote,
                     f"under {under} no host joins a run, or comes back to it, once it has begun. When it has stopped, "
                     "the same command on all hosts goes on with all of them",
                 )
-            self.hosts += [remote.ranks] if new else []
-            remote.host, remote.late = self.hosts.index(remote.ranks), begun and not remote.hello.stays
-            if remote.host in self._remotes:
-                self.evict(self._remotes[remote.host], "it was started again")
-            if remote.hello.stays:  # it has all it needs
-                remote.welcomed, remote.standing = True, "ready"
-            with self.gate:
-                self._remotes[remote.host] = remote
+            self._placeless.append(remote)
+
+    def _begins_late(self, remote: RemoteHost) -> bool:
+        """Return True if a host begins in the middle. Who is started again before all were there takes its place as if
+        it came first, and who `stays` has begun."""
+        return (self._complete or remote.ranks not in self.hosts) and not remote.hello.stays
+
+    def _take_back(self, remote: RemoteHost) -> None:
+        """Let a host have its place, which no other has."""
+        if remote.ranks not in self.hosts and {rank for host in self.hosts for rank in host} & {*remote.ranks}:
+            self._refuse(remote, f"it comes with learners {remote.ranks}, but hosts have {self.hosts}")
+            return
+        remote.late = self._begins_late(remote)
+        self.hosts += [remote.ranks] if remote.ranks not in self.hosts else []
+        remote.host = self.hosts.index(remote.ranks)
+        if remote.hello.stays:  # it has all it needs
+            remote.welcomed, remote.standing = True, "ready"
+        with self.gate:
+            self._remotes[remote.host] = remote
 
     # Questions --------------------------------------------------------------------------------------------------------
 
     def ask(self, message: Message, what: str) -> list[RemoteHost]:
-        """Ask all hosts that take part, and wait for their replies; who gave one.
+        """Ask all hosts that take part, and wait for their replies; return those that gave one.
 
         Raises:
             TimeoutError: one lives and does not reply; says to `what`.
@@ -482,10 +547,10 @@ class HostMembership:
     def close(self, why: str, signal: str = "") -> None:
         """Tell all hosts that the run has ended: well, for a reason, or because a signal of this name was heard; let
         the links go. Safe to call twice."""
-        for remote in self.all():
+        for remote in (*self.all(), *self._placeless):
             remote.tell(messages.End(why, signal))
         until(lambda: not self.all(), min(GOODBYE_SECONDS, self._terms.host_patience))
-        for remote in self.all():
+        for remote in (*self.all(), *self._placeless):
             self.evict(remote, "the run has ended")
         self._begun = False
         while (monitored := self._arrivals.next()) is not None:
@@ -493,7 +558,7 @@ class HostMembership:
 
     def let_go(self) -> None:
         """Leave the others without a word: their run goes on without this host."""
-        for remote in self.all():
+        for remote in (*self.all(), *self._placeless):
             self.evict(remote, LEAVES)
 
     # For the records --------------------------------------------------------------------------------------------------

@@ -12,7 +12,7 @@ from roundelay.runtime.procs.coordination.passes import Key, Passes
 
 
 class Built(Message):
-    """Learners are built: P, the fingerprint of what they would begin with, and examples in every shard, or -1."""
+    """Learners are built: P, the fingerprint of the row they would begin with, and examples in every shard, or -1."""
 
     parameters: int
     initial: int
@@ -24,7 +24,7 @@ class Prepared(Message):
 
 
 class Replied(Message):
-    """It has done what it was asked."""
+    """It has done the last request."""
 
     integers: dict[str, Any] | None = None
     reached: int = 0
@@ -169,6 +169,14 @@ class Meet(Message):
     again: bool = False
 
 
+class LetIn(Message, kind="let in"):
+    """Learners that have taken the place of dead ones take part from now on. Where none lives on their host, the row
+    and the memory of learner `copied` were sent to it, and these are the numbers that belong to them."""
+
+    copied: Rank | None = None
+    integers: dict[str, Any] | None = None
+
+
 class PartOrder(Message, kind="part"):
     """A part of a segment begins."""
 
@@ -199,7 +207,7 @@ class Stop(Message):
 
 class Give(Message):
     """Vectors of these names and learners are to be sent, but for those that are `laid_out` already, by name and
-    digest. Attached learners send what they show, too."""
+    digest. Attached learners send the bytes that they show, too."""
 
     names: tuple[str, ...]
     rows: tuple[Rank, ...]
@@ -231,7 +239,7 @@ class FilePiece(Message, kind="file"):
 
 
 class Drawn(Message):
-    """The answer to `Draw`; NONE where the pass is empty."""
+    """The answer to `DrawRequest`; NONE where the pass is empty."""
 
     rank: Rank
     number: int
@@ -246,7 +254,7 @@ class CentreAt(Message, kind="centre"):
 
 
 class ComeBack(Message, kind="come"):
-    """A record of what learners of a host that comes back had done, beside it."""
+    """Beside it, the record so far of the learners of a host that comes back."""
 
 
 class StatePiece(Message, kind="given"):
@@ -266,7 +274,8 @@ class Enter(Message):
 
 
 class MeetingHeld(Message, kind="meeting"):
-    """A meeting is conducted; who is present, and who is let in at it or was and has not begun."""
+    """A meeting is conducted; the ranks that are present, and those that are let in at it or were and have not
+    begun."""
 
     number: int
     present: tuple[Rank, ...]
@@ -295,7 +304,7 @@ class Columns(Message):
 
 
 class Shown(Message):
-    """A piece of what a learner, or EVERYONE, shows, beside it; at its offset in bytes."""
+    """A piece of the bytes that a learner, or EVERYONE, shows, beside it; at its offset."""
 
     rank: Annotated[int, Range(EVERYONE, "rank")]
     at: int
@@ -307,5 +316,5 @@ OF_RUN = (Keeps, StopAsked, Want, CountsReport, PartDone)
 OF_SESSION = (Columns, Shown, LeaderHeard, Back, Entered, DrawRequest, Stays)
 TO_ALL = (Common, Welcome, HostRefused, Living, Meet, Give, End, Piece)
 """Messages that host_agent.py hears of the host that leads; the rest is for the agent of a run or of a session."""
-TO_RUN = (PartOrder, LeasesGiven, Hold, Stop, Load, FilePiece)
+TO_RUN = (LetIn, PartOrder, LeasesGiven, Hold, Stop, Load, FilePiece)
 TO_SESSION = (Columns, Shown, Leads, Drawn, Passes, CentreAt, ComeBack, StatePiece, Enter, MeetingHeld)

@@ -18,7 +18,7 @@ class Mirrors:
     """Vectors of learners elsewhere, in the arena of this host. Rows that all go on from, or that are equal after every
     step, are laid out from those of this host, and do not travel (bulk.py).
 
-    Under a synchronous strategy nobody can do without a host that is lost.
+    Under a synchronous strategy no host can do without one that is lost.
 
     Args:
         here: ranks of this host.
@@ -57,7 +57,7 @@ class Mirrors:
             )
 
     def send(self) -> None:
-        """Load what is here into the learners elsewhere."""
+        """Load the vectors that are here into the learners elsewhere."""
         for remote in self._hosts.inside():
             try:
                 for name in self.names:
@@ -87,7 +87,7 @@ def bring(
 
 def names_alike(strategy: Strategy, memory: Sequence[str]) -> set[str]:
     """Return names of the vectors that all learners have alike when a segment ends: their rows under a synchronous
-    strategy that declares it, and what optimizers remember where rows are equal after every step."""
+    strategy that declares it, and vectors of optimizers where rows are equal after every step."""
     traits = strategy.traits
     if not traits.synchronous or traits.model == "centre" or traits.rows == "own":
         return set()

@@ -20,45 +20,36 @@ Standing = Literal["new", "ready", "in", "gone"]
 
 
 class LocalLearners(Protocol):
-    """Learners of this host, whoever has started them, with what membership asks of them.
+    """Learners of this host, however they were started, with the facts that membership needs of them."""
 
-    Attributes:
-        cluster: all learners of all hosts.
-        here: ranks of this host.
-        arena: shared with them; facts about learners elsewhere are written into it.
-        cluster_rows: rows in that arena.
-        parameters: P.
-        shards: examples in every shard that is here, as `Learner.shards`.
-        common: numbers that every host is to have from the first, as `Learner.common`.
-    """
-
-    cluster: Cluster
-    here: tuple[int, ...]
-    arena: Arena
-    cluster_rows: ClusterRows
-    parameters: int
-    shards: tuple[int, ...]
-    common: tuple[float, ...]
+    cluster: Cluster  # all learners of all hosts
+    here: tuple[int, ...]  # ranks of this host
+    arena: Arena  # shared with them; facts about learners elsewhere are written into it
+    cluster_rows: ClusterRows  # rows in that arena
+    parameters: int  # P
+    shards: tuple[int, ...]  # examples in every shard that is here, as `Learner.shards`
+    common: tuple[float, ...]  # numbers that every host is to have from the first, as `Learner.common`
 
 
 @dataclass
 class RemoteHost:
-    """Another host: what it has said of itself, and what it was told."""
+    """Another host: its words about itself, and the news it was told."""
 
     host: int
     ranks: tuple[int, ...]
     monitored: MonitoredLink
     hello: JoinHello
+    came: float  # when it was looked at first, wall clock
     standing: Standing = "new"
     busy: bool = False  # a part of a segment runs there
     began: int = 0  # the last segment it has taken part in
-    shards: tuple[int, ...] = ()  # examples in every shard, -1 where it has it not (runtime/hosts/control/division)
-    initial: int | None = None  # once its learners are built: the fingerprint of what they would begin with
-    welcomed: bool = False  # it has been given what it needs, or is just being given it
+    shards: tuple[int, ...] = ()  # examples in every shard, -1 where it has it not (leases.py)
+    initial: int | None = None  # once its learners are built: the fingerprint of their first row
+    welcomed: bool = False  # it was given all that it needs, or is just being given it
     late: bool = False  # it came when the run had begun
-    copied: int | None = None  # whose row it began with then
+    copied: int | None = None  # rank of the row it began with then
     ready: list[int] = field(default_factory=list)  # its replacements that could take part
-    answer: HostAnswer = field(default_factory=HostAnswer)  # what it said at the end of its last part
+    answer: HostAnswer = field(default_factory=HostAnswer)  # its report at the end of its last part
     said: ReportedActivity | None = None  # of its learners, last
     reached: int = 0  # the round its furthest learner has begun, when it was asked
     replied: threading.Event = field(default_factory=threading.Event)

@@ -1,14 +1,14 @@
 """Succession: which host leads when the first one is lost.
 
-Every other host notices that its link is gone, and asks the leader's address who listens there. Nobody, or another
-process: the leader has ended, and the lowest host that lives is the next one. The same process: only the link was cut,
-and this host is lost. No answer at all: nobody can say whether the leader lives, and two leaders would be two runs.
+Every other host notices that its link is gone, and asks at the leader's address which process listens there. None, or
+another: the leader has ended, and the lowest host that lives is the next one. The same process: only the link was cut,
+and this host is lost. No answer at all: no host can say whether the leader lives, and two leaders would be two runs.
 
 A session of attached learners goes on as it is (`may_be_led_by_another`): the others come to the next host, which
 leads if more than half of the hosts come to it, and not before the leader has given up (lease.py, leading.py). A
-centre, which was with the leader, is made again on the next (attached/hosts/lost_centre.py). Gatherings at a centre
-are not, and learners that wait for each other lose their leader only where they go on without the dead: other sessions
-end with it. A run of `roundelay train` begins anew from its last checkpoint, as a smaller run (`led_by_another`), and
+centre, which was with the leader, is made again on the next (attached/hosts/taking_over.py), and gatherings at it begin
+anew. Learners that wait for each other lose their leader only where they go on without the dead: other sessions end
+with it. A run of `roundelay train` begins anew from its last checkpoint, as a smaller run (`led_by_another`), and
 only when the leader has surely ended; the next host has a copy of that checkpoint (copies.py).
 """
 
@@ -27,25 +27,15 @@ from roundelay.strategies.base import Strategy
 @final
 @dataclass(frozen=True)
 class KnownHosts:
-    """The hosts of a run or session, as the leader has last told them.
+    """The hosts of a run or session, as the leader has last told them."""
 
-    Attributes:
-        own: number of this host.
-        leader: number of the one that leads.
-        first: its lowest rank.
-        ranks: of each host.
-        addresses: at which they listen; ("", 0) where one is lost.
-        life: of the leader's process.
-        let_in: hosts that were; others have come back and wait. None: all were.
-    """
-
-    own: int = -1
-    leader: int = 0
-    first: int = 0
-    ranks: Sequence[Sequence[int]] = ()
-    addresses: Sequence[Address] = ()
-    life: str = ""
-    let_in: Collection[int] = ()
+    own: int = -1  # number of this host
+    leader: int = 0  # number of the one that leads
+    first: int = 0  # its lowest rank
+    ranks: Sequence[Sequence[int]] = ()  # of each host
+    addresses: Sequence[Address] = ()  # at which they listen; ("", 0) where one is lost
+    life: str = ""  # of the leader's process
+    let_in: Collection[int] = ()  # hosts that were; others have come back and wait. None: all were.
 
     def after(self) -> list[int]:
         """Hosts that may lead next, the first one first."""
@@ -55,7 +45,7 @@ class KnownHosts:
 
 def turn(let_in: Collection[int], host: int, address: Address) -> tuple[bool, bool, int]:
     """Return the turn of a host to lead, less than that of those after it. Those behind a relay come late, for it may
-    be gone, and last those that have come back and wait to be let in: nobody trains there."""
+    be gone, and last those that have come back and wait to be let in: no learner trains there."""
     return bool(let_in) and host not in let_in, "@" in address[0], host
 
 
@@ -92,7 +82,7 @@ class LedByAnother(Exception):
 def led_by_another(place: HostPlace, hosts: KnownHosts) -> LedByAnother | None:
     """Return the place of this host in a run once the one that leads has ended: those that are left lead each other in
     the order in which they were, with ranks that follow each other, and the lowest of them is the first. None: there is
-    none, since nobody has said that another may lead, or this host does not take part."""
+    none, since no option says that another may lead, or this host does not take part."""
     left = hosts.after()
     if hosts.own not in left or not place.peers or place.begin or "@" in hosts.addresses[left[0]][0]:
         return None

@@ -1,8 +1,8 @@
-"""Trainings of several hosts one after the other: the first host says which is next, and the others do their part.
+"""Trainings of several hosts one after the other: the first host names the next, and the others do their part.
 
 All hosts run the same command. The first one listens where hosts meet, and says before each training which of those
-that all hosts know it is; the training itself meets at the next port. Nothing that is said is run: it names a training,
-and what does not name one ends the host's part with an error.
+that all hosts know it is; the training itself meets at the next port. No message is run as code: it names a training,
+and one that does not ends the host's part with an error.
 
     first host           others
     NextTraining  ->                 the training that comes now, by name, learning rate and seed
@@ -15,8 +15,8 @@ import dataclasses
 import threading
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
+from functools import partial
 from queue import Empty, SimpleQueue
-from types import TracebackType
 from typing import Annotated, Self, final
 
 from roundelay.core.errors import UserError
@@ -29,7 +29,7 @@ from roundelay.runtime.messages import Dialect, Message, Range
 TURNS = "turns"
 """Said by every host that connects."""
 MEETING_SECONDS = 120.0
-"""In which all hosts are to be there."""
+"""Seconds in which all hosts are to be there."""
 SILENT_SECONDS = 60.0
 """Silence after which a host is lost."""
 PARTS_END_SECONDS = 120.0
@@ -69,11 +69,11 @@ def training_place(place: HostPlace) -> HostPlace:
 
 @final
 class FirstHost:
-    """The host that says what is next. Use it as a context manager.
+    """The host that names the next training. Use it as a context manager.
 
     Args:
         place: of this host.
-        about: what the command is for, a digest; that of the others must be the same.
+        about: a digest of the command's purpose; that of the others must be the same.
 
     Raises:
         UserError: the others do not come in time; one is for something else; nothing can listen here.
@@ -125,21 +125,15 @@ class FirstHost:
             missing -= set(ranks)
             self._links[first] = line
             line.beat()
-            line.listen(FROM_OTHERS, self._hearer(first), self._loser(first))
+            line.listen(FROM_OTHERS, partial(self._hear, first), partial(self._lose, first))
 
-    def _hearer(self, first: int) -> Callable[[Message], None]:
-        def hear(message: Message) -> None:
-            assert isinstance(message, TurnEnded)
-            self._said.put((first, message.why))
+    def _hear(self, first: int, message: Message) -> None:
+        assert isinstance(message, TurnEnded)
+        self._said.put((first, message.why))
 
-        return hear
-
-    def _loser(self, first: int) -> Callable[[str], None]:
-        def lose(why: str) -> None:
-            self._lost[first] = why
-            self._said.put((first, f"the host is lost: {why}"))
-
-        return lose
+    def _lose(self, first: int, why: str) -> None:
+        self._lost[first] = why
+        self._said.put((first, f"the host is lost: {why}"))
 
     @contextmanager
     def turn(self, name: str, rate: float, seed: int) -> Iterator[HostPlace]:
@@ -148,9 +142,13 @@ class FirstHost:
         Raises:
             UserError: another host is lost, or its part did not end well; says which and why.
         """
-        self._check()
+        for first, why in self._lost.items():
+            raise UserError(f"the host of learner {first} is lost: {why}. Start the same command on all hosts again.")
         for first, line in self._links.items():
-            self._tell(first, line, NextTraining(name, rate, seed))
+            try:
+                line.say(NextTraining(name, rate, seed))
+            except LinkError as error:
+                raise UserError(f"the host of learner {first} is lost: {error}. Start all hosts again.") from error
         try:
             yield training_place(self.place)
         except BaseException:
@@ -165,16 +163,6 @@ class FirstHost:
         for line in self._links.values():
             with suppress(LinkError):
                 line.say(StopTurn())
-
-    def _check(self) -> None:
-        for first, why in self._lost.items():
-            raise UserError(f"the host of learner {first} is lost: {why}. Start the same command on all hosts again.")
-
-    def _tell(self, first: int, line: MonitoredLink, message: Message) -> None:
-        try:
-            line.say(message)
-        except LinkError as error:
-            raise UserError(f"the host of learner {first} is lost: {error}. Start all hosts again.") from error
 
     def _await_ends(self) -> None:
         left, wrong = set(self._links), list[str]()
@@ -200,9 +188,7 @@ class FirstHost:
     def __enter__(self) -> Self:
         return self
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
+    def __exit__(self, *_: object) -> None:
         self.close()
 
 

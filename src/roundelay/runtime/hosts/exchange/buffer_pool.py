@@ -1,7 +1,8 @@
-"""Buffers of a host's server for rows of others: as many as exchanges are in flight, and none for each who ever asked.
+"""Buffers of a host's server for rows of others: as many as exchanges are in flight, not one for each learner that ever
+asked.
 
 A buffer is taken when a row begins to come, and given back when its reply is settled: when the asker has said that it
-has the reply, or goes on to something else. Where all are taken, a row that comes waits in its sender's socket. Rows in
+has the reply, or makes another request. Where all are taken, a row that comes waits in its sender's socket. Rows in
 flight may wait for each other by way of these buffers (one here for a row that is in flight to a host where all buffers
 are taken for rows that are in flight to here), so no wait for one is without end: where none has come back for a while,
 there is one more.

@@ -4,11 +4,32 @@ For its own learner, and for learners of other hosts that ask for an exchange wi
 a time, under the lease of the row.
 
 Legend: P parameters.
+
+An exchange between hosts reads a row, and writes the result some time later. If the row took part in another exchange
+meanwhile, both would be halves of averages that never were: two learners that ask each other at the same moment would
+swap their rows instead of averaging them, and so on for ever. (The learner's own steps meanwhile are no mixing, and do
+no harm: row_format.py.)
+
+So a thread that carries a row to another host, or applies the rule of another host's exchange to it, has the row's
+lease. A row that is *in flight* is checked out until it is back; learners of this host see that in the arena's table
+`away`. Where both rows of an exchange travel at once, both are in flight until each has come.
+
+*Lock order.* Rows travel only from the lower rank to the higher (the centre counts as the highest), and while one is in
+flight its lease is held by the thread that waits for a row of higher rank. All others hold a lease while they apply one
+rule, and wait for nothing but the row's lock, or for the bytes of a row whose sender has it already. So no circle of
+waits can close, and there is no deadlock. The one exception are exchanges that carry private vectors or ages: they
+travel with their asker whichever its rank (strategies make them with the centre only), and the bound on every wait ends
+a circle of them.
+
+The leases also serialise exchanges that a learner's client carries for its own learner and for learners of other hosts,
+first come, first served.
 """
 
 import threading
 import time
-from collections.abc import Callable, Sequence
+from collections import deque
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from functools import partial
 from typing import Any, final
@@ -28,14 +49,64 @@ from roundelay.runtime.hosts.exchange.row_format import (
     encode_change,
     take_centre,
 )
-from roundelay.runtime.hosts.exchange.row_leases import RowLeases
 from roundelay.runtime.hosts.exchange.states import Event, ExchangeState, Role, State
 from roundelay.runtime.hosts.transport.wire import BadFrame, LinkClosed
 from roundelay.runtime.messages import Message
 from roundelay.runtime.procs.coordination.outbox import Gathering
 from roundelay.runtime.procs.memory.arena import Arena
-from roundelay.runtime.procs.memory.patience import Patience
+from roundelay.runtime.procs.memory.locks import Patience
 from roundelay.runtime.procs.memory.views import NONE
+
+LEASE_LOOK_SECONDS = 0.2
+"""The longest time between two looks of a thread that waits."""
+
+
+class RowLeases:
+    """The leases of one host's process. First come, first served."""
+
+    def __init__(self) -> None:
+        self._gate = threading.Condition()
+        self._holders: set[int] = set()
+        self._waiting: dict[int, deque[object]] = {}
+        self._last = 0
+
+    @contextmanager
+    def held(self, row: int, seconds: float, look: Callable[[], None] = lambda: None) -> Iterator[int]:
+        """Wait for `row`, and hold it for the context; yield the number of this lease, above 0.
+
+        Args:
+            look: called now and then while this waits; any error from it ends the wait.
+
+        Raises:
+            TimeoutError: it was not to be had within so many seconds.
+        """
+        number = self._take(row, seconds, look)
+        try:
+            yield number
+        finally:
+            with self._gate:
+                self._holders.remove(row)
+                self._gate.notify_all()
+
+    def _take(self, row: int, seconds: float, look: Callable[[], None]) -> int:
+        ticket, deadline = object(), time.monotonic() + seconds
+        with self._gate:
+            waiting = self._waiting.setdefault(row, deque())
+            waiting.append(ticket)
+            try:
+                while waiting[0] is not ticket or row in self._holders:
+                    look()
+                    left = deadline - time.monotonic()
+                    if left <= 0:
+                        raise TimeoutError(f"row {row} has been in exchanges with other hosts for {seconds:g} s")
+                    self._gate.wait(min(left, LEASE_LOOK_SECONDS))
+                self._holders.add(row)
+                self._last += 1
+                return self._last
+            finally:
+                waiting.remove(ticket)
+                self._gate.notify_all()
+
 
 TO_CHECK_OUT = 0.5
 """Part of the network's patience: for the lease and the lock of a row that is to travel."""
@@ -57,8 +128,8 @@ class RowCarrier:
         arena: of the host, as this process has mapped it.
         network: the other hosts.
         leases: on the rows of this host.
-        spent: told the processor seconds of threads other than the caller's.
-        notes: take what happens to the row.
+        spent: called with the processor seconds of threads other than the caller's.
+        notes: take each sending and change of the row.
     """
 
     def __init__(
@@ -86,7 +157,7 @@ class RowCarrier:
         self._in_flight: tuple[int, int] | None = None  # the peer that the row is in flight to, and the lease
 
     def fetch(self, peer: int, into: Tensor) -> int | None:
-        """Copy row `peer` as it is now into `into` (P,); its version. None: nobody is there.
+        """Copy row `peer` as it is now into `into` (P,); return its version. None: no learner is there.
 
         Raises:
             LinkError, TimeoutError: no reply; nothing is copied.
@@ -101,8 +172,8 @@ class RowCarrier:
             return reply.version
 
     def ask(self, peer: int, gather: Gathering, comes: bool = False) -> RowReply | None:
-        """Return the reply of the host of row `peer` to a question about a gathering, or to one who `comes` to it with
-        nothing; None: nobody is there.
+        """Return the reply of the host of row `peer` to a question about a gathering, or to a learner that `comes` to
+        it with nothing; None: no learner is there.
 
         Raises:
             LinkError, TimeoutError: no reply.
@@ -129,13 +200,13 @@ class RowCarrier:
         look: Callable[[], None] = lambda: None,
         gather: Gathering | None = None,
     ) -> Carried | None:
-        """Carry the row to `terms.peer` and apply what comes back. None: nothing has come of it. From any thread: one
-        at a time.
+        """Carry the row to `terms.peer` and apply the reply. None: nothing has come of it. From any thread: one at a
+        time.
 
         Args:
             private: vectors (P,) of the learner that the rule takes.
             wanted: asked under the row's lock; may the row still be sent, or changed?
-            look: called while this waits for the row; whatever it raises ends the wait.
+            look: called while this waits for the row; any error from it ends the wait.
             gather: the gathering to which the learner comes by it.
 
         Raises:
@@ -224,7 +295,7 @@ class RowCarrier:
 
     def _is_back(self, lease: int) -> bool:
         """Bring the row back, if it is still in flight under `lease`; return False if that was over before. Giving up
-        needs no lock of the row: whoever applies a reply has that lock, and asks this first."""
+        needs no lock of the row: a thread that applies a reply has that lock, and calls this first."""
         with self._gate:
             self._in_flight = None
             return self._row.check_in(lease)

@@ -6,7 +6,7 @@ hosts. For an exchange with a row of higher rank, or with the centre, it
 
     checks out  the learner's row: encodes it, or one fragment of it, under the row's lock
     sends       it to the host of the peer, whose server (server.py) applies the rule to the peer's row, under
-                that row's lock, and replies with what that row was
+                that row's lock, and replies with that row as it was
     applies     the reply to the learner's row, as it is now, under its lock, and checks the row in
 
 The rows of two learners travel at the same time, one each way: the server checks its row out and sends it as soon as it
@@ -14,13 +14,19 @@ hears of the exchange, and applies the rule once the other has come. The centre'
 of use to one learner alone, for as long as a row takes.
 
 (codec.py has the arithmetic, states.py the states and messages.) Only the row of the lower rank ever travels
-like this: row_leases.py says why. For an exchange with a row of lower rank the learner's client asks the client of that
+like this: carrier.py says why. For an exchange with a row of lower rank the learner's client asks the client of that
 rank, at its own host, to make it; it is made by whatever thread serves the asker there, under the lease of the row that
 travels, so an exchange for another host never waits behind one of this learner's that is waiting for a lower rank.
 Meanwhile the learner computes, unless it waits for the answer: outbox.py.
 
 Every wait is bounded, the outermost for the longest: a learner waits longer than its client, a client that asks a lower
 rank longer than the client that then carries the row, and that one longer than the server it visits.
+
+Where learners keep all cores of a host busy, carrying rows takes time from them: copies, the kernel's work on packets,
+and data pushed out of the caches, together about twice the time on the clocks of the carrying threads. So exchanges
+live on an allowance (`CpuBudget`): a small share of the cores' time, and all time for which the cores are idle. While
+more than that is spent, no new exchange is begun here, unless its learner already waits for it. On a host with a core
+to spare, or whose learners compute on accelerators, the link alone decides.
 
 Legend: P parameters, L learners.
 """
@@ -30,7 +36,7 @@ import select
 import threading
 import time
 import traceback
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import replace
 from functools import partial
@@ -39,21 +45,90 @@ from typing import final
 from torch import Tensor
 
 from roundelay.core.codec import FP32
+from roundelay.core.cores import cores, quota
 from roundelay.core.flat import WHOLE
-from roundelay.runtime.hosts.exchange.carrier import RowCarrier
-from roundelay.runtime.hosts.exchange.cpu_budget import CpuBudget
-from roundelay.runtime.hosts.exchange.link_form import LinkForm
+from roundelay.runtime.hosts.exchange.carrier import RowCarrier, RowLeases
 from roundelay.runtime.hosts.exchange.links import HostNetwork, LearnerLinks, LinkTraffic, Outgoing
 from roundelay.runtime.hosts.exchange.messages import DoneReply, ExchangeTerms, RequestMessage, RowReply
 from roundelay.runtime.hosts.exchange.notes import NO_NOTES, ExchangeNotes
-from roundelay.runtime.hosts.exchange.row_format import RowFormat
-from roundelay.runtime.hosts.exchange.row_leases import RowLeases
+from roundelay.runtime.hosts.exchange.row_format import LinkForm, RowFormat
 from roundelay.runtime.hosts.exchange.states import Event, ExchangeState, Role, State
 from roundelay.runtime.hosts.transport.wire import Address, LinkError
 from roundelay.runtime.procs.coordination.outbox import BY_RUN, LEFT_OUT, Gathering, PeerRequest, read_request
 from roundelay.runtime.procs.memory.arena import Arena
 from roundelay.runtime.procs.memory.publish import publish
 from roundelay.runtime.procs.memory.views import NONE
+
+MOST_SECONDS = 1.0
+"""For so long an allowance may be saved up."""
+
+
+def idle_seconds() -> float:
+    """Return the seconds for which the cores this process may run on have been idle, summed, since the machine started;
+    0 where that cannot be known."""
+    try:
+        mine = os.sched_getaffinity(0)
+        with open("/proc/stat", encoding="ascii") as file:
+            lines = [line.split() for line in file if line.startswith("cpu")]
+        ticks = sum(int(line[4]) + int(line[5]) for line in lines if line[0][3:].isdigit() and int(line[0][3:]) in mine)
+    except (OSError, ValueError, IndexError):
+        return 0.0
+    return ticks / os.sysconf("SC_CLK_TCK")
+
+
+def left_over() -> list[Callable[[], float]]:
+    """Return clocks of processor time that has gone unused, in seconds since some moment: by the cores, and, where this
+    process's control group is limited, by the group."""
+    granted = quota()
+    if granted is None:
+        return [idle_seconds]
+
+    def unused() -> float:
+        try:
+            return granted.cores * time.monotonic() - granted.used_seconds()
+        except (OSError, ValueError):
+            return 0.0
+
+    return [idle_seconds, unused]
+
+
+class CpuBudget:
+    """One host's allowance. Safe to use from any thread.
+
+    Args:
+        share: of each core's time, above 0; 1 is no limit worth the name.
+        processors: how many cores this host's processes may use; None: as the system says.
+        now: seconds of a clock.
+        idle: seconds for which processor time has gone unused, by several accounts, of which the least counts; None: as
+            the system says.
+    """
+
+    def __init__(
+        self,
+        share: float,
+        processors: int | None = None,
+        now: Callable[[], float] = time.monotonic,
+        idle: Sequence[Callable[[], float]] | None = None,
+    ) -> None:
+        self._rate = share * (processors or cores())
+        self._now, self._idle, self._gate = now, left_over() if idle is None else idle, threading.Lock()
+        self._left, self._at, self._idle_at = 0.0, now(), [account() for account in self._idle]
+
+    def spent(self, seconds: float) -> None:
+        """Note that so much processor time went into an exchange, or an answer to one."""
+        with self._gate:
+            self._left -= seconds
+
+    def pause(self) -> float:
+        """Return the seconds after which, at the latest, the next exchange may begin; 0: now."""
+        with self._gate:
+            now, idle = self._now(), [account() for account in self._idle]
+            unused = min(after - before for after, before in zip(idle, self._idle_at, strict=True))
+            earned = self._rate * (now - self._at) + max(0.0, unused)
+            self._left = min(self._rate * MOST_SECONDS, self._left + earned)
+            self._at, self._idle_at = now, idle
+            return max(0.0, -self._left / self._rate)
+
 
 TO_BE_DONE = 1.75
 """Times the network's patience: for an exchange that a lower rank's client makes. That client takes half of it to check
@@ -70,7 +145,7 @@ class ExchangeClient:
         row_leases: of the rows of this host; its server's too.
         row_format: of rows on their way.
         cpu_budget: of this host; its server's too. None: exchanges are begun as soon as they are asked for.
-        notes: of what happens to the rows of this host; its server's too.
+        notes: of each sending and change of rows of this host; its server's too.
 
     Run it where torch uses one thread (`torch.set_num_threads(1)`): its operations are small and in many threads.
     """
@@ -89,7 +164,7 @@ class ExchangeClient:
         self.row_format, self.cpu_budget = row_format or RowFormat(), cpu_budget
         self.here = tuple(rank for rank, home in enumerate(network.homes) if home == network.host)
         self.error = ""
-        """The traceback of what should not have happened, if something did."""
+        """The traceback of an unexpected error, if there was one."""
         self.channels = {rank: LearnerChannel(self, rank) for rank in self.here}
         """By rank; the server uses them for exchanges that others ask for."""
         self.wake = {rank: channel.wake for rank, channel in self.channels.items()}
@@ -139,7 +214,7 @@ class ExchangeClient:
 
 @final
 class LearnerChannel:
-    """One learner's channel to other hosts: a thread for its requests, links, and room for what they carry."""
+    """One learner's channel to other hosts: a thread for its requests, links, and buffers for them."""
 
     def __init__(self, client: ExchangeClient, rank: int) -> None:
         self._client, self._network, self._rank = client, client.network, rank
@@ -155,7 +230,7 @@ class LearnerChannel:
         self._request = 0, NONE  # of a lower rank: the number it has in the arena, and that rank
         self._forms: dict[int, LinkForm] = {}  # by host
         self._counts: dict[int, LinkTraffic] = {}
-        self._at_centre = False  # is the request that is performed one to the centre?
+        self._reads_centre = False  # does the centre come back by the request that is performed?
         self._thread: threading.Thread | None = None
 
     def start(self) -> None:
@@ -175,13 +250,13 @@ class LearnerChannel:
                 used = time.thread_time()
                 version = self._perform(number)
                 versions[rank] = NONE if version is None else version
-                if version is not None and self._at_centre:
+                if version is not None and self._reads_centre:
                     self._arena.requests.read[rank] = version
                 publish(self._done, rank, number)  # last: the learner acts on it
                 self._client.spent(time.thread_time() - used)
 
     def _rests(self, cpu_budget: CpuBudget, number: int) -> bool:
-        """Leave the learners the processor for a while, if that is due, or until somebody rings. False: go on."""
+        """Leave the learners the processor for a while, if that is due, or until a learner rings. False: go on."""
         if self._arena.requests.awaited[self._rank] == number or not (pause := cpu_budget.pause()):
             return False
         if select.select([self._pipe], [], [], pause)[0]:
@@ -195,7 +270,7 @@ class LearnerChannel:
             request = read_request(self._arena, self._rank)
             if request.peer == NONE:  # a learner that has just begun
                 return None
-            self._at_centre = request.peer == self._client.layout.learners
+            self._reads_centre = request.peer == self._client.layout.learners and request.gather is None
             traffic = self._counts.setdefault(self._network.home(request.peer), traffic)
             traffic.exchanges += 1
             if request.gather is not None:
@@ -322,7 +397,7 @@ class LearnerChannel:
         self._requests.close()
 
     def close(self) -> None:
-        """End the thread; nobody is heard any more. Call it when the network is closing."""
+        """End the thread; no request is heard any more. Call it when the network is closing."""
         if self._pipe < 0:
             return
         self.hang_up()

@@ -5,17 +5,15 @@ from collections.abc import Iterator, Mapping, Sequence
 
 import torch
 
-from roundelay.runtime.hosts.exchange.client import ExchangeClient
-from roundelay.runtime.hosts.exchange.cpu_budget import CpuBudget
+from roundelay.runtime.hosts.exchange.carrier import RowLeases
+from roundelay.runtime.hosts.exchange.client import CpuBudget, ExchangeClient
 from roundelay.runtime.hosts.exchange.links import HostNetwork
 from roundelay.runtime.hosts.exchange.notes import NO_NOTES, ExchangeNotes
 from roundelay.runtime.hosts.exchange.row_format import RowFormat
-from roundelay.runtime.hosts.exchange.row_leases import RowLeases
 from roundelay.runtime.hosts.exchange.server import ExchangeServer
 from roundelay.runtime.hosts.terms import EXCHANGE, HostTerms
 from roundelay.runtime.hosts.transport.heartbeat import Router
-from roundelay.runtime.hosts.transport.traffic import Reading
-from roundelay.runtime.hosts.transport.wire import Address
+from roundelay.runtime.hosts.transport.wire import Address, Reading
 from roundelay.runtime.launch.world import HostPlace
 from roundelay.runtime.procs.memory.arena import Arena
 from roundelay.runtime.procs.memory.publish import publish
@@ -38,9 +36,10 @@ class ExchangeEndpoint:
         """Once it is open."""
 
     def open(self, arena: Arena, notes: ExchangeNotes = NO_NOTES) -> Mapping[int, str]:
-        """Begin, for that arena; by rank, the path of the pipe that wakes each learner's channel. `notes` take what
-        happens to the rows of this host."""
+        """Begin, for that arena; return, by rank, the path of the pipe that wakes each learner's channel. `notes` take
+        each sending and change of rows of this host."""
         _one_thread_each()
+        arena = arena.with_copies()
         place, terms, rejected = self._place, self._terms, self._router.listener.rejected
         homes = [HERE if rank in place.ranks else SOMEWHERE for rank in range(place.learners)]
         # The learner that asks is more patient than its client, which is more patient than the one that is asked.
@@ -68,7 +67,7 @@ class ExchangeEndpoint:
 
     def peers(self, addresses: Sequence[Address], hosts: Sequence[Sequence[int]]) -> None:
         """Note the addresses of the hosts, by number, and the ranks of each; those that are gone have port 0. The arena
-        says by now who lives."""
+        says by now which learners live."""
         if self._client is not None:
             self._client.network.homes = self._homes(hosts)
             own = self._client.network.host
@@ -78,7 +77,7 @@ class ExchangeEndpoint:
             self.server.living_changed()
 
     def lose_centre(self) -> None:
-        """Bring what was asked of the centre to nothing, now: its host is lost."""
+        """End requests to the centre without a result, now: its host is lost."""
         if self._client is not None:
             network = self._client.network
             lost = network.home(self._place.learners)
@@ -88,7 +87,7 @@ class ExchangeEndpoint:
 
     @property
     def error(self) -> str:
-        """The traceback of what should not have happened, if something did."""
+        """The traceback of an unexpected error, if there was one."""
         return next((side.error for side in (self._client, self.server) if side is not None and side.error), "")
 
     def readings(self) -> Iterator[Reading]:
@@ -110,8 +109,8 @@ class ExchangeEndpoint:
 
 
 def _one_thread_each() -> None:
-    """Let torch use one thread in each thread that begins from now on: there are many, with small operations. This one
-    keeps what it has, which evaluates models."""
+    """Let torch use one thread in each thread that begins from now on: there are many, with small operations. This
+    thread, which evaluates models, keeps its number."""
     torch.get_num_threads()  # from now on its number is its own
     thread = threading.Thread(target=torch.set_num_threads, args=(1,))
     thread.start()

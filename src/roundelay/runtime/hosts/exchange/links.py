@@ -1,16 +1,23 @@
-"""The links of one learner's client to other hosts, and conversations over them that survive a broken link."""
+"""The links of one learner's client to other hosts, and conversations over them that survive a broken link.
 
+The other ends say something now and then: one thread waits for all links, and few attend to those that do
+(`LinkWatch`).
+"""
+
+import os
 import secrets
+import select
 import threading
 import time
+from collections import deque
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field, replace
+from typing import final
 
 import numpy as np
 from numpy.typing import NDArray
 
-from roundelay.runtime.hosts.exchange.link_watch import Workers
 from roundelay.runtime.hosts.exchange.messages import (
     REPLY_DIALECT,
     AgainMessage,
@@ -23,7 +30,6 @@ from roundelay.runtime.hosts.exchange.messages import (
 )
 from roundelay.runtime.hosts.exchange.states import Event, ExchangeState, OutOfTurn, Role
 from roundelay.runtime.hosts.terms import ExchangeHello, identity
-from roundelay.runtime.hosts.transport.rejected import RejectedConnections
 from roundelay.runtime.hosts.transport.wire import (
     LONGEST_PAUSE,
     SHORTEST_PAUSE,
@@ -34,10 +40,130 @@ from roundelay.runtime.hosts.transport.wire import (
     LinkError,
     LinkOptions,
     LinkTimeout,
+    RejectedConnections,
     Tampered,
 )
 from roundelay.runtime.messages import Message
 from roundelay.runtime.procs.memory.views import NONE
+
+IDLE_SECONDS = 5.0
+"""Time without work after which a thread ends."""
+
+Turn = Callable[[], bool]
+"""Attends to the next message of a link, or finds that there is none; False: no more is to be heard of the link."""
+
+
+@final
+class Workers:
+    """Threads for work that may have to wait: as many as there is work at a time.
+
+    Args:
+        name: of each thread, for people.
+        idle: seconds without work after which a thread ends.
+    """
+
+    def __init__(self, name: str, idle: float = IDLE_SECONDS) -> None:
+        self._name, self._idle_seconds = name, idle
+        self._changed = threading.Condition()
+        self._work: deque[Callable[[], None]] = deque()
+        self._threads: set[threading.Thread] = set()
+        self._idle, self._closed = 0, False
+
+    def __len__(self) -> int:
+        return len(self._threads)
+
+    def do(self, work: Callable[[], None]) -> None:
+        """Have `work` done, at once. It raises nothing."""
+        with self._changed:
+            self._work.append(work)
+            if len(self._work) <= self._idle:
+                self._changed.notify()
+                return
+            thread = threading.Thread(target=self._run, daemon=True, name=self._name)
+            self._threads.add(thread)
+        thread.start()
+
+    def _run(self) -> None:
+        while (work := self._next()) is not None:
+            work()
+
+    def _next(self) -> Callable[[], None] | None:
+        with self._changed:
+            self._idle += 1
+            self._changed.wait_for(lambda: bool(self._work) or self._closed, self._idle_seconds)
+            self._idle -= 1
+            if self._work:
+                return self._work.popleft()
+            self._threads.discard(threading.current_thread())
+            return None
+
+    def close(self) -> None:
+        """Wait for all work that is under way."""
+        with self._changed:
+            self._closed = True
+            threads = list(self._threads)
+            self._changed.notify_all()
+        for thread in threads:
+            thread.join()
+
+
+@final
+class LinkWatch:
+    """Links, each with its turn. No two turns of one link are under way at a time, unless the link has been added
+    twice.
+
+    Args:
+        name: of its threads, for people.
+    """
+
+    def __init__(self, name: str) -> None:
+        self.workers = Workers(name)
+        self._poll, self._gate = select.epoll(), threading.Lock()
+        self._turns: dict[int, tuple[Link, Turn]] = {}  # by descriptor
+        self._bell = os.eventfd(0, os.EFD_CLOEXEC | os.EFD_NONBLOCK)
+        self._poll.register(self._bell, select.EPOLLIN)
+        self._closed = False
+        self._thread = threading.Thread(
+            target=self._run, daemon=True, name=f"{name}: who speaks"
+        )  # once there is a link
+
+    def add(self, link: Link, turn: Turn) -> None:
+        """Call `turn`, from now on, when a message begins to come over `link`, and once it is closed elsewhere."""
+        with suppress(LinkError), link.in_use():  # its descriptor is its own meanwhile
+            with self._gate:
+                self._turns[link.descriptor] = link, turn
+                if self._thread.ident is None:
+                    self._thread.start()
+            self._poll.register(link.descriptor, select.EPOLLIN | select.EPOLLONESHOT)
+
+    def _run(self) -> None:
+        while not self._closed:
+            for descriptor, _ in self._poll.poll():
+                found = self._turns.get(descriptor)
+                if found is not None:
+                    self.workers.do(lambda link=found[0], turn=found[1]: self._take(link, turn))  # type: ignore[misc]
+
+    def _take(self, link: Link, turn: Turn) -> None:
+        descriptor = link.descriptor
+        if turn():
+            with suppress(LinkError), link.in_use():
+                self._poll.modify(descriptor, select.EPOLLIN | select.EPOLLONESHOT)
+            return
+        link.close()
+        with self._gate:
+            if self._turns.get(descriptor, (None,))[0] is link:  # its number may be another's by now
+                del self._turns[descriptor]
+
+    def close(self) -> None:
+        """End, once all links are closed: turns under way come to their end first."""
+        self._closed = True
+        os.eventfd_write(self._bell, 1)
+        if self._thread.ident is not None:
+            self._thread.join()
+        self.workers.close()
+        self._poll.close()
+        os.close(self._bell)
+
 
 ATTEMPT_SECONDS = 2.0
 """For one attempt to connect."""
@@ -68,27 +194,19 @@ class LinkTraffic:
 
 @dataclass
 class HostNetwork:
-    """The other hosts, as the clients of one host reach them. Numbers, homes and addresses change as hosts come and go.
+    """The other hosts, as clients of one host reach them. Numbers, homes and addresses change as hosts come and go."""
 
-    Args:
-        host: number of this host.
-        homes: the host of each learner, by rank.
-        secret: of the run.
-        addresses: by host: where the others' listeners are, whose links are given to their servers.
-        patience: seconds, for which an exchange is tried before it comes to nothing. Not how long hosts may be silent:
-            whoever knows that one is dead says so by `ExchangeClient.peers_changed`.
-        rejected: counts malformed frames.
-        encrypts: is what goes over the links hidden?
-        centre: its only item is a learner whose host has the centre, or NONE (`OutboxRequests`).
-    """
-
-    host: int
-    homes: Sequence[int]
-    secret: bytes
+    host: int  # number of this host
+    homes: Sequence[int]  # the host of each learner, by rank
+    secret: bytes  # of the run
+    # by host: where the others' listeners are, whose links are given to their servers.
     addresses: Mapping[int, Address] = field(default_factory=dict)
+    # seconds, for which an exchange is tried before it comes to nothing. Not how long hosts may be silent:
+    # `ExchangeClient.peers_changed` tells of dead hosts.
     patience: float = 60.0
-    rejected: RejectedConnections = field(default_factory=RejectedConnections)
-    encrypts: bool = True
+    rejected: RejectedConnections = field(default_factory=RejectedConnections)  # counts malformed frames
+    encrypts: bool = True  # is what goes over the links hidden?
+    # its only item is a learner whose host has the centre, or NONE (`OutboxRequests`).
     centre: NDArray[np.int64] = field(default_factory=lambda: np.zeros(1, np.int64))
     closing: bool = False
     life: str = field(default_factory=lambda: secrets.token_hex(8))
@@ -101,19 +219,13 @@ class HostNetwork:
 
 @dataclass(frozen=True)
 class Outgoing:
-    """A message in each form it may be sent in, and room for the reply.
+    """A message in each form it may be sent in, and room for the reply."""
 
-    Args:
-        message: the first; `again` repeats its number only.
-        payload: of the first message, or of the one that follows it where both rows travel at once.
-        into: room for a payload of the reply.
-        expected: bytes of the payload of a reply that is a row.
-    """
-
-    message: ExchangeMessage | FetchMessage
+    message: ExchangeMessage | FetchMessage  # the first; `again` repeats its number only
+    # of the first message, or of the one that follows it where both rows travel at once.
     payload: Sequence[memoryview] = ()
-    into: memoryview = memoryview(b"")
-    expected: int = 0
+    into: memoryview = memoryview(b"")  # room for a payload of the reply
+    expected: int = 0  # bytes of the payload of a reply that is a row
 
     @property
     def both(self) -> bool:
@@ -128,7 +240,7 @@ class LearnerLinks:
         requests: True for links that carry requests to lower ranks, which take their time; exchanges and fetches go
             over others, so that the row can travel meanwhile.
         largest: bytes of a payload.
-        spent: told the processor seconds of threads other than the caller's.
+        spent: called with the processor seconds of threads other than the caller's.
     """
 
     def __init__(
@@ -149,12 +261,12 @@ class LearnerLinks:
     def talk(
         self, host: int, state: ExchangeState, message: Outgoing, patience: float, look: Callable[[], None]
     ) -> Message:
-        """Send to `host` whatever `state` says, again if the link breaks, until it is answered; the reply, which
-        `state` has taken.
+        """Send the message that `state` asks for to `host`, again if the link breaks, until it is answered; return the
+        reply, which `state` has taken.
 
         Args:
             patience: seconds.
-            look: called at each attempt, with the link there; whatever it raises ends them.
+            look: called at each attempt, with the link there; any error from it ends them.
 
         Raises:
             LinkError: no reply.
@@ -162,7 +274,7 @@ class LearnerLinks:
         deadline, pause = time.monotonic() + patience, SHORTEST_PAUSE
         while True:
             link = self._link(host, deadline)
-            look()  # after the link is there: who calls `cut` meanwhile either finds the link, or is heard here
+            look()  # after the link is there: `cut` meanwhile either finds the link, or is heard here
             before = link.sent_bytes, link.received_bytes
             try:
                 reply = self._once(link, state, message, deadline)
@@ -201,13 +313,13 @@ class LearnerLinks:
         return reply
 
     def _both(self, link: Link, message: Outgoing, deadline: float) -> Message:
-        """Send a row and receive the other at the same time; the reply behind it."""
+        """Send a row and receive the other at the same time; return the reply behind it."""
         link.say(message.message)
         gone = threading.Event()
 
         def give() -> None:
             used = time.thread_time()
-            with suppress(LinkError):  # then the link is closed, and who hears notices
+            with suppress(LinkError):  # then the link is closed, and its reader notices
                 link.say(GiveMessage(message.message.n), message.payload)
             self._spent(time.thread_time() - used)
             gone.set()
@@ -225,7 +337,7 @@ class LearnerLinks:
             gone.wait()
 
     def _hear(self, link: Link, message: Outgoing, deadline: float) -> Message:
-        """Return the next reply, whose payload is what is due."""
+        """Return the next reply, whose payload is the one that is due."""
         reply = link.hear(REPLY_DIALECT, max(0.0, deadline - time.monotonic()), into=message.into)
         due = isinstance(reply, RowReply) or (isinstance(reply, FoundReply) and message.both)
         if len(reply.payload) != message.expected * due:

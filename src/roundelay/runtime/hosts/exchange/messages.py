@@ -24,25 +24,17 @@ from roundelay.strategies.base import Strategy
 
 
 class ExchangeMessage(ExchangeFacts, kind="exchange"):
-    """A row travels, beside it: the message of a client. Terms are those of `ExchangeTerms`.
-
-    Attributes:
-        n: number of the message, as the asker counts.
-        chunks: the first chunk of the row that takes part, and the one behind the last.
-        private: number of private vectors, which come behind the row.
-        gather: the gathering to which the learner comes by this exchange.
-        both: both rows travel at once: this one follows in a `GiveMessage`, and the other comes in a `FoundReply`
-            meanwhile.
-    """
+    """A row travels, beside it: the message of a client. Terms are those of `ExchangeTerms`."""
 
     _: KW_ONLY
-    n: int
+    n: int  # number of the message, as the asker counts
     peer: RowNumber
-    chunks: tuple[int, int]
-    private: int = 0
+    chunks: tuple[int, int]  # the first chunk of the row that takes part, and the one behind the last
+    private: int = 0  # number of private vectors, which come behind the row
     asked: int | None = None
     mass: Mass = 0.0
-    gather: Gathering | None = None
+    gather: Gathering | None = None  # the gathering to which the learner comes by this exchange
+    # both rows travel at once: this one follows in a `GiveMessage`, and the other comes in a `FoundReply` meanwhile.
     both: bool = False
 
 
@@ -57,8 +49,8 @@ class RequestMessage(ExchangeMessage, kind="request"):
 
 
 class FetchMessage(Message, kind="fetch"):
-    """A row is to be sent; or, with a gathering, to be said whether the learner may go on from that, or `comes` to it
-    with nothing."""
+    """A row is to be sent; or, with a gathering, the answer whether the learner may go on from that; or the learner
+    `comes` to it with nothing."""
 
     n: int
     peer: RowNumber
@@ -67,7 +59,7 @@ class FetchMessage(Message, kind="fetch"):
 
 
 class AgainMessage(Message, kind="again"):
-    """A question for what became of the exchange of this number."""
+    """A question for the result of the exchange of this number."""
 
     n: int
 
@@ -85,21 +77,13 @@ class Reply(Message):
 
 
 class RowReply(Reply, kind="row"):
-    """A row comes back, or was changed.
+    """A row comes back, or was changed."""
 
-    Attributes:
-        version: of the visited row, as it is now; 0 where a learner only asks whether it is to wait.
-        age: of it, for rules that take one.
-        share: of the row of the learner that asked, where rows are weighed.
-        counts: what came to a gathering does.
-        waits: the learner is to wait for others at the gathering.
-    """
-
-    version: Integer
-    age: Integer | None = None
-    share: Factor | None = None
-    counts: bool = False
-    waits: bool = False
+    version: Integer  # of the visited row, as it is now; 0 where a learner only asks whether it is to wait
+    age: Integer | None = None  # of it, for rules that take one
+    share: Factor | None = None  # of the row of the learner that asked, where rows are weighed
+    counts: bool = False  # what came to a gathering does
+    waits: bool = False  # the learner is to wait for others at the gathering
 
 
 class FoundReply(Reply, kind="found"):
@@ -113,7 +97,7 @@ class DoneReply(Reply, kind="done"):
 
 
 class GoneReply(Reply, kind="gone"):
-    """Nothing has come of it."""
+    """Nothing has come of the request."""
 
 
 class UnknownReply(Reply, kind="unknown"):
@@ -133,39 +117,28 @@ def asked_by(layout: Layout) -> Dialect:
 @final
 @dataclass(frozen=True)
 class ExchangeTerms:
-    """The terms of one exchange, the same at both ends.
+    """The terms of one exchange, the same at both ends."""
 
-    Args:
-        peer: the row that the message is for: the one that is visited, or, in a `request`, the one that is to travel.
-        rule: its name and numbers, as algorithms/rules.py describes it.
-        fragment: the part of the rows that takes part.
-        codec: by which it travels.
-        private: how many private vectors (P,) of the asker the rule takes.
-        since: the version of the peer's row from which the rule's age counts; None: it takes none.
-        asked: the number of the request by which the owner of the visited row has asked for this exchange; None: the
-            owner of the row that travels has asked.
-        report: it is one (algorithms/rules.py): what the row has changed travels alone.
-        beside: names of vectors beside the centre that the rule of a report takes behind the private one.
-        along: names of vectors that both learners keep, and that take part as their rows do: the rule takes those of
-            the one and then those of the other.
-        decay: factors on the masses of the row of the learner that asked and of the other, where the rule weighs rows.
-        mass: of the row that travels, when it was sent.
-        by_run: the run has chosen the codec; else the strategy has, and the codec's memory is a vector of its own.
-    """
-
-    peer: int
-    rule: dict[str, Any]
-    fragment: Fragment
-    codec: Codec
-    private: int = 0
-    since: int | None = None
+    peer: int  # the row that the message is for: the one that is visited, or, in a `request`, the one that is to travel
+    rule: dict[str, Any]  # its name and numbers, as algorithms/rules.py describes it
+    fragment: Fragment  # the part of the rows that takes part
+    codec: Codec  # by which it travels
+    private: int = 0  # how many private vectors (P,) of the asker the rule takes
+    since: int | None = None  # the version of the peer's row from which the rule's age counts; None: it takes none
+    # the number of the request by which the owner of the visited row has asked for this exchange; None: the owner of
+    # the row that travels has asked.
     asked: int | None = None
+    # the run has chosen the codec; else the strategy has, and the codec's memory is a vector of its own.
     by_run: bool = True
-    report: bool = False
+    report: bool = False  # it is one (algorithms/rules.py): what the row has changed travels alone
+    # names of vectors beside the centre that the rule of a report takes behind the private one.
     beside: tuple[str, ...] = ()
+    # names of vectors that both learners keep, and that take part as their rows do: the rule takes those of the one and
+    # then those of the other.
     along: tuple[str, ...] = ()
+    # factors on the masses of the row of the learner that asked and of the other, where the rule weighs rows.
     decay: tuple[float, float] | None = None
-    mass: float = 0.0
+    mass: float = 0.0  # of the row that travels, when it was sent
 
     @property
     def mutual(self) -> bool:
@@ -188,7 +161,7 @@ class ExchangeTerms:
         return not self.report or REPORTS[self.rule["name"]]
 
     def carried(self, fragment: Fragment, codec: Codec, by_run: bool) -> Self:
-        """Return the same, of `fragment` and by `codec`."""
+        """Return the same terms, of `fragment` and by `codec`."""
         return replace(self, fragment=fragment, codec=codec, by_run=by_run)
 
     def turned_to(self, asker: int, asked: int) -> Self:
@@ -242,12 +215,12 @@ class ExchangeTerms:
 
     @property
     def vector_bytes(self) -> int:
-        """Bytes of the part that travels, each way, with what goes along."""
+        """Bytes of the part that travels, each way, with the vectors along."""
         return self.codec.bytes_of(self.fragment.size) + FP32.bytes_of(self.fragment.size) * len(self.along)
 
     def memory(self, arena: Arena, row: int, own: Callable[[], Tensor]) -> Tensor | None:
-        """Return the vector (P,) for what is left out of a row of this host, guarded by the row's lock; None: it is
-        lost, or nothing is.
+        """Return the vector (P,) for the part left out of a row of this host, guarded by the row's lock; None: it is
+        lost, or nothing is left out.
 
         Args:
             own: of this end, for a codec that the run has chosen.
@@ -359,7 +332,7 @@ def read_gather(said: Gathering, layout: Layout, give: Exchange | None, strategy
     """Return the gathering to which a learner elsewhere comes, or waits in.
 
     Args:
-        give: what it gives, if anything.
+        give: its contribution, if it gives one.
 
     Raises:
         InvalidMessage: no client of ours says that.

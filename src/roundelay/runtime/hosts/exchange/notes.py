@@ -1,7 +1,7 @@
 """Notes of exchanges between hosts, for a record: when each row of this host was sent, and when it was changed.
 
-They are taken under the row's lock, so the notes of a row are in the order in which things happened to it. What an
-exchange asks for is noted once for all exchanges that ask for the same, by the host whose row travels.
+They are taken under the row's lock, so the notes of a row are in the order in which things happened to it. The terms of
+an exchange are noted once for all exchanges with the same terms, by the host whose row travels.
 """
 
 import json
@@ -32,7 +32,7 @@ class ExchangeNotes:
         """
 
     def taken(self, row: Row, peer: int, number: int) -> None:
-        """Note that a row is changed by that exchange."""
+        """Note that a row is changed by exchange `number` with row `peer`."""
 
 
 NO_NOTES = ExchangeNotes()

@@ -1,16 +1,16 @@
 """Payloads of exchanges between two hosts, and the arithmetic at both ends.
 
-Of the row m that travels and the row t that it visits, both ends get the same vectors m^ and t^: what was carried of
-them. Both apply the rule to these, and each changes its own row by what the rule changes of its own:
+Of the row m that travels and the row t that it visits, both ends get the same vectors m^ and t^: the two rows as
+carried. Both apply the rule to these, and each adds the rule's change of its own row to that row:
 
     m <- m + rule_m(m^, t^) - m^           t <- t + rule_t(m^, t^) - t^
 
 In full precision t^ is t itself, under its lock; m^ is m as it was sent, and m may have moved on since. (Where both
 travel at once, t^ is t as it was sent, and t may have moved on.) A rule that keeps the sum of the two keeps it here,
-whatever m^ and t^ are: that is why coding them does no harm to it.
+for any m^ and t^: that is why coding them does no harm to it.
 
-By another codec than FP32 m^ and t^ are what arrives of them. What a codec leaves out is remembered (core/codec.py): if
-the run chose the codec, in one of two memories that each row has, one for when it travels and one for when it is
+By another codec than FP32 m^ and t^ are the rows as decoded. The part a codec leaves out is remembered (core/codec.py):
+if the run chose the codec, in one of two memories that each row has, one for when it travels and one for when it is
 visited; if the strategy did, in the vector it names. A rule's first row is that of the learner that asked for the
 exchange, whether it travels or is visited (`swapped`).
 
@@ -18,16 +18,24 @@ A fragment is a run of whole chunks; the fragments of a row take turns. Both are
 private vectors and ages belong to whole rows in full precision.
 
 Of a report (algorithms/rules.py) the difference d of the row and its private vector travels. The rule is applied at the
-centre alone, to d in the place of the row and zeros in the place of the vector, with what lies beside the centre; where
-it leaves both as copies of the centre, that comes back.
+centre alone, to d in the place of the row and zeros in the place of the vector, with the vectors beside the centre;
+where it leaves both as copies of the centre, that comes back.
 
 Legend: P parameters, C elements of a chunk.
+
+A mean with a row that was sent long ago mixes little: what both learners have done meanwhile is not in it. So an
+exchange is to be short. A row that takes longer than `SHORT` seconds travels in as many fragments as make each exchange
+take about so long; one that takes longer than `LONG` seconds travels by the smaller codec, so that each part of it is
+mixed again soon (docs/exchanges.md).
+
+Seconds are those from the request to the change of the asker's row: what other learners, other traffic and busy cores
+make of a link counts as the link.
 """
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from itertools import repeat
-from typing import Any, Literal
+from typing import Any, Final, Literal, final
 
 import numpy as np
 import torch
@@ -44,7 +52,7 @@ from roundelay.runtime.rows import Row
 @dataclass(frozen=True)
 class RowFormat:
     """The form of rows between hosts where the strategy does not say: the codec, and the number of exchanges in which
-    a row is through; AUTO: by what the link bears (link_form.py)."""
+    a row is through; AUTO: by the speed of the link (`LinkForm`)."""
 
     wire: str = "fp32"
     fragments: int | Literal["auto"] = 1
@@ -92,7 +100,7 @@ class Fragment:
 
     @classmethod
     def whole(cls, parameters: int) -> "Fragment":
-        """Return all of it."""
+        """Return the fragment that is the whole row."""
         return cls(0, -(-parameters // CHUNK), parameters)
 
     @property
@@ -114,14 +122,13 @@ class Fragment:
 
 
 def room(parameters: int, vectors: int = 1) -> int:
-    """Return bytes that so many vectors (P,) take, in whatever form the first of them is."""
-    first = max(codec.bytes_of(parameters) for codec in CODECS.values())
-    return first + FP32.bytes_of(parameters) * (vectors - 1)
+    """Return bytes that so many vectors (P,) take, with the first in any form."""
+    return FP32.bytes_of(parameters) * vectors + 4 * -(-parameters // CHUNK)  # the most that a codec may take
 
 
 class Buffer:
-    """Room for one fragment of a row by any codec, and, behind a row as it is, for private vectors. Pages that nobody
-    uses cost nothing."""
+    """Room for one fragment of a row by any codec, and, behind a row as it is, for private vectors. Pages that are not
+    used cost nothing."""
 
     def __init__(self, parameters: int, vectors: int = 1) -> None:
         lying: Any = np.empty(room(parameters, vectors), np.uint8)  # NumPy asks the kernel for large pages
@@ -182,8 +189,8 @@ def encode_change(row: Row, private: Tensor, hold: Buffer) -> None:
 
 
 def apply_report(row: Row, hold: Buffer, beside: Sequence[Tensor], scratch: Scratch, rule: Rule) -> None:
-    """Apply the centre's half, under the lock, a mutation begun. `hold` has the change that came, and then what the
-    rule leaves of the other row; `beside` are vectors (P,)."""
+    """Apply the centre's half, under the lock, a mutation begun. `hold` has the change that came, and afterwards the
+    other row as the rule leaves it; `beside` are vectors (P,)."""
     vectors = [torch.split(vector, CHUNK) for vector in beside]
     for number, (change, centre) in enumerate(zip(hold.vectors(len(row.vector)), row.parts, strict=True)):
         nothing, _, _ = scratch.take(len(centre))
@@ -191,8 +198,8 @@ def apply_report(row: Row, hold: Buffer, beside: Sequence[Tensor], scratch: Scra
 
 
 def take_centre(row: Row, private: Tensor, sent: Buffer, found: Buffer, untouched: bool) -> None:
-    """Set, under the lock, a mutation begun, the reporting row and its `private` vector (P,) to what was `found`; the
-    row with what it has moved since its change was `sent`."""
+    """Set, under the lock, a mutation begun, the reporting row and its `private` vector (P,) to the centre as it was
+    `found`; the row keeps its own moves since its change was `sent`."""
     parameters = len(private)
     changes, centres = sent.vectors(parameters), found.vectors(parameters)
     for x, p, change, centre in zip(row.parts, torch.split(private, CHUNK), changes, centres, strict=True):
@@ -213,8 +220,8 @@ def apply_remote(
     rule: Rule,
     private: int,
 ) -> None:
-    """Apply the server's half, under the lock, a mutation begun. `hold` has what came, m^ and so many private vectors,
-    one after the other; t^ takes the place of m^."""
+    """Apply the server's half, under the lock, a mutation begun. `hold` has the payload that came: m^ and so many
+    private vectors, one after the other; t^ takes the place of m^."""
     rows = fragment.parts(row.vector)
     if codec.exact:
         vectors = [hold.vectors(fragment.size, fragment.size * (1 + number)) for number in range(private)]
@@ -275,3 +282,72 @@ def apply_reply(
         codec.decode(t, theirs)
         rule(after.copy_(before), theirs, *own)
         x.add_(after.sub_(before))
+
+
+SHORT: Final = 0.1
+"""Seconds that an exchange may take before a row is cut."""
+LONG: Final = 0.5
+"""Seconds that a row may take, in all its fragments, by the larger codec."""
+NEWEST: Final = 0.5
+"""Weight of the last exchange in the seconds that a row takes."""
+USUAL, SMALLER = "bf16", "int8"
+
+
+@final
+class LinkForm:
+    """Form of rows in the exchanges of one learner with the learners of one other host.
+
+    Args:
+        row_format: as the run says it.
+        parameters: of the row.
+    """
+
+    def __init__(self, row_format: RowFormat, parameters: int) -> None:
+        self._cuts, self._codes = row_format.fragments == AUTO, row_format.wire == AUTO
+        self._wire = USUAL if row_format.wire == AUTO else row_format.wire
+        self._fragments = 1 if row_format.fragments == AUTO else row_format.fragments
+        self._parameters, self._turn, self._seconds = parameters, 0, 0.0
+
+    def next(self) -> tuple[Fragment, Codec]:
+        """Return the fragment that travels next, and the codec by which it does."""
+        form = RowFormat(self._wire, self._fragments)
+        return form.fragment(self._parameters, self._turn), form.codec
+
+    def said(self) -> str:
+        """Return the form in words, with the seconds that an exchange takes lately."""
+        parts = "whole" if self._fragments == 1 else f"in {self._fragments} parts"
+        took = f", {self._seconds / self._fragments:.2g} s an exchange" if self._seconds else ""
+        return f"{self._wire}, {parts}{took}"
+
+    def took(self, seconds: float) -> None:
+        """Note that the exchange of the fragment that was next has been made, and took so long."""
+        self._turn += 1
+        seconds *= self._fragments  # of the whole row
+        self._seconds += (NEWEST if self._seconds else 1.0) * (seconds - self._seconds)
+        if self._codes and self._wire == USUAL and self._seconds > LONG:
+            self._wire, self._seconds = SMALLER, self._seconds / 2
+        elif self._codes and self._wire == SMALLER and self._seconds < LONG / 4:
+            self._wire, self._seconds = USUAL, self._seconds * 2
+        if self._cuts:
+            most = max(1, self._parameters // CHUNK)
+            while self._seconds > SHORT * self._fragments and 2 * self._fragments <= most:
+                self._fragments *= 2
+            if self._seconds < SHORT * self._fragments / 4 and self._fragments > 1:
+                self._fragments //= 2
+
+
+SETTLED: Final = 60
+"""Exchanges after which a form has settled on a link that stays as it is."""
+
+
+def settled(row_format: RowFormat, parameters: int, seconds_of: Callable[[int], float]) -> LinkForm:
+    """Return the form that rows of so many parameters come to have on a link.
+
+    Args:
+        seconds_of: an exchange in which so many bytes go each way.
+    """
+    form = LinkForm(row_format, parameters)
+    for _ in range(SETTLED):
+        fragment, codec = form.next()
+        form.took(seconds_of(codec.bytes_of(fragment.size)))
+    return form

@@ -2,11 +2,10 @@
 
 Every learner elsewhere has a session here for its exchanges and fetches, and one for its requests to lower ranks: a
 link, and the last reply, for the case that the link breaks before it has arrived. It takes a thread while it attends to
-a message (link_watch.py), and one of the host's buffers while a row is on its way (buffer_pool.py). A request is served
+a message (links.py), and one of the host's buffers while a row is on its way (buffer_pool.py). A request is served
 by the client of the row that is asked for: it carries the row to the asker's host, where the asker's own row is visited
-(states.py). So at most one request of each learner is pending here, however many it sends.
-Whatever a message says is checked before anything is done; one that makes no sense closes its link, and is counted with
-the malformed frames.
+(states.py). So at most one request of each learner is pending here, however many it sends. All of a message is checked
+before anything is done; one that makes no sense closes its link, and is counted with the malformed frames.
 """
 
 import threading
@@ -27,8 +26,7 @@ from roundelay.core.effects import Exchange, Gather
 from roundelay.runtime.hosts.exchange.buffer_pool import BufferPool
 from roundelay.runtime.hosts.exchange.client import ExchangeClient
 from roundelay.runtime.hosts.exchange.gatherings import GatheringPlace
-from roundelay.runtime.hosts.exchange.link_watch import LinkWatch
-from roundelay.runtime.hosts.exchange.links import LinkTraffic
+from roundelay.runtime.hosts.exchange.links import LinkTraffic, LinkWatch
 from roundelay.runtime.hosts.exchange.messages import (
     GIVE_DIALECT,
     AgainMessage,
@@ -64,16 +62,17 @@ from roundelay.runtime.hosts.terms import ExchangeHello
 from roundelay.runtime.hosts.transport.wire import BadFrame, Link, LinkError, LinkTimeout
 from roundelay.runtime.messages import InvalidMessage
 from roundelay.runtime.procs.coordination.outbox import Gathering, is_here
-from roundelay.runtime.procs.memory.patience import Patience
+from roundelay.runtime.procs.memory.locks import Patience
 from roundelay.runtime.rows import Row
 from roundelay.strategies.base import Strategy
 
 SERVER = -2
-"""The rank of the one who waits, in what is said of a wait for a lock."""
+"""Takes the place of a rank in messages about a wait for a lock."""
 
 
 BUFFERS_A_ROW = 2
-"""Buffers of a row of this host, and of the centre: one for what is applied to it, one for what comes meanwhile."""
+"""Buffers of a row of this host, and of the centre: one for the payload that is applied to it, one for the next that
+comes."""
 
 
 class _OfThread(threading.local):
@@ -95,11 +94,11 @@ class _Reply:
 
 @final
 class ExchangeServer:
-    """One host's side that is asked.
+    """One host's side of exchanges that clients of other hosts ask for.
 
     Args:
-        client: of this host; its arena, leases and allowance are the server's too. Its rows, and the centre while that
-            is here, are what others may exchange with.
+        client: of this host; its arena, leases and allowance are the server's too. Others may exchange with its rows,
+            and with the centre while that is here.
         patience: seconds, for a row's lease and lock together; less than the askers'. A row whose learner stands still
             in the middle of a step counts as dead.
         strategy: of the run, for rules of its own.
@@ -119,11 +118,11 @@ class ExchangeServer:
         self._closed = False
         self.watch, self.of_thread = LinkWatch("exchange server"), _OfThread()
         self.error = ""
-        """The traceback of what should not have happened, if something did."""
+        """The traceback of an unexpected error, if there was one."""
 
     def serve(self, link: Link) -> None:
-        """Attend to what comes over `link`, in other threads, until it is closed: a link whose hello says
-        `"what": "exchange"`, of whom, and whether it is for requests."""
+        """Attend to messages over `link`, in other threads, until it is closed: a link whose hello says `"what":
+        "exchange"`, the learner it is for, and whether it is for requests."""
         try:
             hello = ExchangeHello.of(link, rank=self.client.layout.learners - 1)
         except BadFrame:
@@ -141,7 +140,7 @@ class ExchangeServer:
             session.attend(link, hello)
 
     def living_changed(self) -> None:
-        """Look at who lives by now, as the arena says."""
+        """Look which learners live by now, as the arena says."""
         with self._gate:
             sessions = list(self._sessions.values())
         for session in sessions:
@@ -184,8 +183,7 @@ class PeerSession:
         self._arena = arena = self._client.arena.with_own_locks(patience)
         self._rows = {rank: arena.row(rank) for rank in (*self._client.here, *range(layout.learners, layout.rows))}
         self._alive, self._dialect = arena.liveness.alive, asked_by(layout)
-        centre = self._rows.get(layout.learners) if is_here(arena, layout.learners, self._client.here) else None
-        self._place = None if centre is None else GatheringPlace(arena, centre, asker, self._look)
+        self._gatherings: GatheringPlace | None = None
         self._hold: Buffer | None = None  # while a row comes, is applied, and is in the last reply
         self._meets = False  # while both rows travel
         self._state, self._last, self._life = ExchangeState(Role.SERVER), _Reply(), ""
@@ -196,15 +194,23 @@ class PeerSession:
         self._before = 0, 0  # bytes sent to and received from its host over links before
         self.traffic: dict[int, LinkTraffic] = {}
 
+    @property
+    def _place(self) -> GatheringPlace | None:
+        """The learner's place at gatherings, if the centre is here, where it may have been made again."""
+        centre = self._client.layout.learners
+        if self._gatherings is None and is_here(self._arena, centre, self._client.here) and centre in self._rows:
+            self._gatherings = GatheringPlace(self._arena, self._rows[centre], self._asker, self._look)
+        return self._gatherings
+
     def attend(self, link: Link, hello: ExchangeHello) -> None:
-        """Attend to `link` from now on; what was before it is over first."""
+        """Attend to `link` from now on; the link before it is closed first."""
         before, self._link = self._link, link
         if before is not None:
             before.close()
         self._server.watch.add(link, partial(self._attend, link, hello))
 
     def _attend(self, link: Link, hello: ExchangeHello) -> bool:
-        """Attend to what has come over the link, if it is still the one; False: nothing more will."""
+        """Attend to a message over the link, if it is still the session's; False: no more will come."""
         with self._turn:
             if link is not self._link:
                 return False
@@ -263,7 +269,7 @@ class PeerSession:
         it. From any thread."""
         if self._meets and not self._alive[self._asker]:
             self.hang_up()
-        if self._turn.acquire(blocking=False):  # else who has it looks as well, when the link ends
+        if self._turn.acquire(blocking=False):  # else the thread that has it looks too, when the link ends
             try:
                 self._forget_the_dead()
             finally:
@@ -322,7 +328,8 @@ class PeerSession:
         return replace(found, payload=()) if getattr(message, "both", False) else found
 
     def _checked(self, message: ExchangeMessage | FetchMessage) -> Callable[[], _Reply | None]:
-        """Return a function that does as the message asks and makes the reply; None, or TimeoutError: nobody is there.
+        """Return a function that does as the message asks and makes the reply; None, or TimeoutError: no learner is
+        there.
 
         Raises:
             InvalidMessage: none of our clients would ask for that.
@@ -354,7 +361,8 @@ class PeerSession:
         return read_gather(said, self._client.layout, give, self._server.strategy)
 
     def _checked_question(self, message: FetchMessage, gather: Gather) -> Callable[[], _Reply | None]:
-        """Return a learner that is at a gathering asks whether it may go on, or comes with nothing."""
+        """Return a function that answers a learner of a gathering, which asks whether it may go on, or comes with
+        nothing."""
         place = self._place
         if place is None:
             raise InvalidMessage("the centre is not here")
@@ -402,13 +410,13 @@ class PeerSession:
                 apply_remote(row, fragment, codec, hold, error, self._server.of_thread.scratch, rule, terms.private)
             row.end()
             reply = RowReply(number, row.version, age, share)
-        if isinstance(rule, StrategyRule) and rule.opens and self._place is not None:
-            self._place.begin()
+        if isinstance(rule, StrategyRule) and rule.opens and (place := self._place) is not None:
+            place.begin()
         return _Reply(reply, (hold.view[: terms.vector_bytes],) if terms.returns else ())
 
     def _meet(self, row: Row, terms: ExchangeTerms, number: int) -> _Reply | None:
         """Send `row` while the other comes, and then apply the rule to it. It is in flight meanwhile, as the other is:
-        who has the other waits for nothing but this one, which is of higher rank."""
+        the holder of the other waits for nothing but this one, which is of higher rank."""
         fragment, codec, scratch = terms.fragment, terms.codec, self._server.of_thread.scratch
         error, weight, share = terms.memory(self._arena, row.rank, partial(self._server.error_of, row.rank)), 0.0, None
         with self._client.row_leases.held(row.rank, self._server.patience, self._look) as lease:
@@ -455,7 +463,7 @@ class PeerSession:
 
         def give() -> None:
             used = time.thread_time()
-            with suppress(LinkError):  # then the link is closed, and who hears notices
+            with suppress(LinkError):  # then the link is closed, and its reader notices
                 link.say(FoundReply(number), (payload,))
             self._client.spent(time.thread_time() - used)
             gone.set()
@@ -463,7 +471,7 @@ class PeerSession:
         self._meets = True
         self._server.watch.workers.do(give)
         try:
-            if not self._alive[self._asker]:  # it has died before anybody could hang up
+            if not self._alive[self._asker]:  # it has died before a thread could hang up
                 raise TimeoutError("who asked is dead")
             message = link.hear(GIVE_DIALECT, max(0.0, self._until - time.monotonic()), into=came.view)
             assert isinstance(message, GiveMessage)
@@ -479,7 +487,7 @@ class PeerSession:
             self._meets = False
 
     def _come(self, row: Row, terms: ExchangeTerms, gather: Gather, number: int) -> _Reply | None:
-        """Let a learner come to a gathering, and give what it brings, if that counts."""
+        """Let a learner come to a gathering, and apply its contribution, if that counts."""
         place = self._place
         assert place is not None  # the row is the centre
         counts, reply = place.admits(gather), _Reply(RowReply(number, row.version))

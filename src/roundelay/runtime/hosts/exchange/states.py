@@ -1,7 +1,7 @@
 """The states of an exchange between two hosts: no sockets, no threads, no clocks.
 
-Everything that decides how an exchange goes on stands in `TRANSITIONS`. Client and server feed it events and do what
-the new state says; an event that a state does not list is refused, and changes nothing.
+Everything that decides how an exchange goes on stands in `TRANSITIONS`. Client and server feed it events and act as the
+new state says; an event that a state does not list is refused, and changes nothing.
 
 Theory of operation
 
@@ -85,7 +85,7 @@ class Event(Enum):
     GONE = "gone"
     UNKNOWN = "unknown"
     RECEIVE = "receive"
-    AGAIN = "again"  # the client asks what became of the exchange
+    AGAIN = "again"  # the client asks for the result of the exchange
     FORGET = "forget"  # the client speaks of another exchange: the last one is settled
     APPLY = "apply"
     GIVE_UP = "give up"
@@ -173,7 +173,7 @@ class ExchangeState:
             return following
 
     def offer(self, event: Event) -> bool:
-        """Take `event` if this state allows it; says whether it did."""
+        """Take `event` if this state allows it; return True if so."""
         try:
             self.take(event)
         except OutOfTurn:
@@ -184,7 +184,7 @@ class ExchangeState:
         """Take the reply of that name.
 
         Raises:
-            OutOfTurn: there is none of that name, or it does not answer what was sent.
+            OutOfTurn: there is none of that name, or it does not answer the last message.
         """
         event = REPLIES.get(reply)
         if event is None:

@@ -1,24 +1,33 @@
-"""Agreement of hosts on a communicator: who is in it, how its ends find each other, and what each brings to a mean.
+"""Agreement of hosts on a communicator: its members, how its ends find each other, and the weight of each in a mean.
 
 All of it is said over the links for mixes, which are sealed; the process group itself (group.py) carries vectors only.
-The host that leads the run says who takes part, so two halves of a network that was cut in two never both go on. With
-C communicators so far:
+The host that leads the run says which take part, so two halves of a network that was cut in two never both go on. Where
+all its own learners are dead it says so all the same, and takes no part (`make_for_others`). With C communicators so
+far:
 
     ReadyForMeans     a host to the leader: it is ready for the next communicator; how many means are complete there
-    CommunicatorMade  the leader to all that live: number C + 1, its members, and what is complete where
+    CommunicatorMade  the leader to all that live: number C + 1, its members, and their complete means
     Key, MeanWeights, Broken    a host to all members (messages.py)
 
-Whoever waits for one of these ends its wait when the communicator is broken, a member is lost, or the part is over.
+A host that waits for one of these ends its wait when the communicator is broken, a member is lost, or the part is over.
 Where the leader itself is lost, the others wait for one that leads in its place (control/succession.py), and come to
 that. It may have begun this part later than they, so they come to it again and again.
+
+There is one communicator a part of a segment, made at the first mean. When a host is lost, or the communicator fails,
+it is given up, and the hosts that are left make another and repeat the mean under way without the lost host. Some may
+have completed that mean before: then the others are given theirs, so that all have the same. Whether a run goes on
+without a host is not for means to say.
 """
 
+import math
 import threading
 import time
+from abc import abstractmethod
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
-from typing import final
+from typing import Generic, Protocol, TypeVar, final
 
+from roundelay.runtime.hosts.mean_transports.base import LISTEN_SECONDS, LocalMean, MeansPart, MeanTransport
 from roundelay.runtime.hosts.mean_transports.messages import (
     Broken,
     CommunicatorMade,
@@ -29,9 +38,9 @@ from roundelay.runtime.hosts.mean_transports.messages import (
     OfPart,
     ReadyForMeans,
 )
-from roundelay.runtime.hosts.mean_transports.part import LISTEN_SECONDS, MeansPart
 from roundelay.runtime.hosts.transport.wire import Link, LinkError
 from roundelay.runtime.messages import InvalidMessage
+from roundelay.runtime.procs.coordination.means import MemberLost
 
 READY_AGAIN_SECONDS = 1.0
 """Interval at which a host that is ready says so again."""
@@ -40,7 +49,7 @@ CALL_SECONDS = 1e-3
 
 
 class CommunicatorBroken(Exception):
-    """A communicator is of no more use: somebody in it is lost, or could not go on; says who."""
+    """A communicator is of no more use: a member is lost, or could not go on; says which."""
 
 
 @final
@@ -68,17 +77,17 @@ class CommunicatorAgreement:
         self._alive, self._seconds, self._leader = alive, seconds, leader
         self._changed = threading.Condition()
         self._lost: set[int] = set()  # hosts whose links are gone
-        self._come: dict[int, ReadyForMeans] = {}  # to this host, if it leads: who is ready for the next communicator
+        self._come: dict[int, ReadyForMeans] = {}  # to this host, if it leads: hosts ready for the next one
         self._answered: dict[int, int] = {}  # by host, the number of the last communicator this one has made with it
         self._terms = CommunicatorTerms(0, (), ())  # the newest
         self._broken = 0  # number of the newest that is of no more use
         self._keys: dict[tuple[int, str], bytes] = {}
         self._weights: dict[tuple[int, int], dict[int, tuple[float, ...]]] = {}  # by communicator and mean, by host
 
-    # What is said -----------------------------------------------------------------------------------------------------
+    # Messages ---------------------------------------------------------------------------------------------------------
 
     def _tell(self, hosts: Sequence[int], message: OfPart) -> None:
-        """Tell all others among `hosts`; whoever does not hear it is lost, as its link will say."""
+        """Tell all others among `hosts`; one that does not hear it is lost, as its link will say."""
         for host in hosts:
             if host != self._host and host not in self._lost:
                 with suppress(LinkError):
@@ -118,10 +127,10 @@ class CommunicatorAgreement:
             self._lost.add(host)
             self._changed.notify_all()
 
-    # What is waited for -----------------------------------------------------------------------------------------------
+    # Waits ------------------------------------------------------------------------------------------------------------
 
     def _gone(self, hosts: Sequence[int]) -> list[int]:
-        return [host for host in hosts if host != self._host and (host in self._lost or not self._alive(host))]
+        return [host for host in hosts if host in self._lost or not self._alive(host)]
 
     def check(self, terms: CommunicatorTerms) -> None:
         """
@@ -162,7 +171,7 @@ class CommunicatorAgreement:
 
         Raises:
             LinkError: the host that leads does without this one.
-            TimeoutError: somebody does not come, or nobody leads.
+            TimeoutError: a host does not come, or none leads.
             PartOver.
         """
         deadline, leader, ready = time.monotonic() + self._seconds, -1, self._ready(progress)
@@ -179,27 +188,39 @@ class CommunicatorAgreement:
         return self._invite(self._ready(progress))
 
     def _ready(self, progress: MeansDone) -> ReadyForMeans:
-        """Return what this host says that is ready. The next communicator has a number of which nobody has heard: a
-        leader that is lost may have told some of one and not others."""
+        """Return the message of this host that it is ready. The next communicator has a number of which no host has
+        heard: a leader that is lost may have told some of one and not others."""
         with self._changed:
             heard = [number for number, _ in (*self._weights, *self._keys)]
             return ReadyForMeans(self._part.number, progress, max(self._terms.number, self._broken, *heard, 0))
 
     def _invite(self, ready: ReadyForMeans) -> CommunicatorTerms:
-        everybody = sorted({*self._links, self._host})
-
-        def missing() -> list[int]:
-            return [host for host in everybody if host not in self._come and not self._gone([host])]
-
         with self._changed:
             self._come[self._host] = ready
-            self._wait(lambda: not missing(), self._part.check, "for all hosts to be ready for means", self._seconds)
-            members = tuple(host for host in everybody if not self._gone([host]))
+            self._wait(self._all_ready, self._part.check, "for all hosts to be ready for means", self._seconds)
+        terms = self._make()
+        if self._host not in terms.members:
+            raise CommunicatorBroken(f"all learners of host {self._host} are dead")
+        return terms
+
+    def make_for_others(self) -> None:
+        """Make the next communicator where this host leads, all others are ready for one, and no learner here lives."""
+        with self._changed:
+            due = self._leader() == self._host and self._come and self._all_ready()
+        if due:
+            self._make()
+
+    def _all_ready(self) -> bool:
+        return {*self._links} <= {*self._come, *self._gone([*self._links])}
+
+    def _make(self) -> CommunicatorTerms:
+        with self._changed:
             came, self._come = self._come, {}
-            number = 1 + max(came[host].newest for host in members)
+            members = tuple(host for host in sorted(came) if not self._gone([host]))
+            number = 1 + max(one.newest for one in came.values())
             self._terms = terms = CommunicatorTerms(number, members, tuple(came[host].progress for host in members))
             self._answered.update(dict.fromkeys(members, number))
-        self._tell(everybody, CommunicatorMade(self._part.number, terms))
+        self._tell([*self._links], CommunicatorMade(self._part.number, terms))
         return terms
 
     def _await_terms(self, ready: ReadyForMeans, leader: int) -> bool:
@@ -258,6 +279,113 @@ class CommunicatorAgreement:
             return self._keys[where]
 
     def has_key(self, terms: CommunicatorTerms, key: str) -> bool:
-        """Return True if a member has said it."""
+        """Return True if a member has set `key`."""
         with self._changed:
             return (terms.number, key) in self._keys
+
+
+class Communicator(Protocol):
+    """The part of a communicator that each way of means has of its own."""
+
+    idle: bool
+    """Is nothing of it under way?"""
+
+    @property
+    def terms(self) -> CommunicatorTerms:
+        """Terms on which hosts have agreed."""
+
+    def end(self) -> None:
+        """End the communicator."""
+
+
+C = TypeVar("C", bound=Communicator)
+
+
+class AgreedTransport(MeanTransport, Generic[C]):
+    """One host of those that take means over communicators.
+
+    Args:
+        way: a word for it, for people.
+        seconds: that a mean which has failed is tried again.
+    """
+
+    def __init__(self, agreement: CommunicatorAgreement, way: str, seconds: float) -> None:
+        self._agreement, self._way, self._seconds = agreement, way, seconds
+        self._communicator: C | None = None
+        self._progress = MeansDone()
+
+    def heard(self, host: int, message: OfPart) -> bool:
+        return self._agreement.heard(host, message)
+
+    def lost(self, host: int) -> bool:
+        self._agreement.lost(host)
+        return True
+
+    def close(self) -> None:
+        if self._communicator is not None:
+            self._communicator.end()
+
+    def take(self, mean: LocalMean) -> None:
+        deadline = math.inf  # of a mean that has failed
+        while self._progress.done < mean.number:
+            try:
+                if self._communicator is None:
+                    self._communicator = self._connect(self._agreement.agree(self._progress))
+                    self._catch_up(self._communicator, mean)
+                else:
+                    self._sum(self._communicator, mean)
+                self._communicator.idle = True
+            except (CommunicatorBroken, MemberLost) as broken:
+                communicator, self._communicator = self._communicator, None
+                if communicator is not None:
+                    self._agreement.abandon(communicator.terms)
+                    communicator.end()
+                self._note(mean)
+                deadline = min(deadline, time.monotonic() + self._seconds)
+                if time.monotonic() > deadline:
+                    raise LinkError(f"means by {self._way} have ended: {broken}") from broken
+                if self._progress.done < mean.number:
+                    mean = mean.share.next(mean.number)  # perhaps without a learner that has died
+
+    def _note(self, mean: LocalMean) -> None:
+        """Note the mean's number where it is complete, by any thread: this host's learners may have used it."""
+        if mean.share.done >= mean.number:
+            self._progress = MeansDone(mean.number, mean.share.total(mean.number), len(mean.mean))
+
+    def _complete(self, mean: LocalMean, total: float) -> None:
+        mean.complete(total)
+        self._note(mean)
+
+    @abstractmethod
+    def _connect(self, terms: CommunicatorTerms) -> C:
+        """Return the communicator of these terms.
+
+        Raises:
+            CommunicatorBroken, LinkError, TimeoutError, PartOver.
+        """
+
+    def _catch_up(self, communicator: C, mean: LocalMean) -> None:
+        """Give a mean that some hosts have complete, and others not, to these."""
+        progress = communicator.terms.progress
+        newest = max(progress, key=lambda one: one.done)
+        if any(one.done != newest.done for one in progress):
+            self._pass_on(communicator, mean, progress.index(newest))
+            if self._progress.done < newest.done:
+                self._complete(mean, newest.total)
+
+    @abstractmethod
+    def _pass_on(self, communicator: C, mean: LocalMean, source: int) -> None:
+        """Give the last mean that the member at place `source` has complete to all; here it belongs into `mean`, where
+        it is not complete yet.
+
+        Raises:
+            CommunicatorBroken, PartOver.
+        """
+
+    @abstractmethod
+    def _sum(self, communicator: C, mean: LocalMean) -> None:
+        """Take the next mean.
+
+        Raises:
+            CommunicatorBroken, MemberLost, PartOver.
+        """

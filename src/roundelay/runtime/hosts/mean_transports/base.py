@@ -1,47 +1,138 @@
-"""Means of everybody between hosts: duties of every way, and the share that a host's own learners have in a mean.
+"""Means of all learners between hosts: duties of every way, and the share that a host's own learners have in a mean.
 
-Learners give their vectors in the arena and find the mean there, however it has travelled. A thread of their host's own
-process waits until all of them have come to the next mean and hands it to the host's `MeanTransport`, which sums over
-all hosts and says that it is complete. Learners know of none of this.
+Learners give their vectors in the arena and find the mean there, whichever way it has travelled. A thread of their
+host's own process waits until all of them have come to the next mean and hands it to the host's `MeanTransport`, which
+sums over all hosts and says that it is complete. Learners know of none of this.
 
 Legend: P parameters, n elements of a vector that goes into a mean, n <= P.
 """
 
+import threading
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
-from typing import final
+from typing import Any, TypeVar, final
 
+import torch
 from torch import Tensor
 
 from roundelay.algorithms.averaging import add_shares_
+from roundelay.core.codec import Codec
 from roundelay.core.flat import CHUNK
 from roundelay.runtime.hosts.mean_transports.messages import OfPart
-from roundelay.runtime.hosts.mean_transports.part import MeansPart
+from roundelay.runtime.hosts.transport.wire import Link, LinkError, LinkTimeout
+from roundelay.runtime.messages import Dialect
 from roundelay.runtime.procs.coordination.means import Means, MemberLost
 from roundelay.runtime.procs.memory.arena import Arena
+from roundelay.runtime.procs.memory.bell import Bell
 from roundelay.runtime.procs.memory.publish import publish
 from roundelay.runtime.procs.memory.views import HostMeanSequences
+
+LISTEN_SECONDS = 0.1
+"""Interval at which a thread that hears nothing, from a link or a learner, looks whether the part of the segment is
+over."""
+
+
+P = TypeVar("P", bound=OfPart)
+
+
+class PartOver(Exception):
+    """The part of the segment is over."""
+
+
+@final
+class MeansPart:
+    """Part of a segment, of a run or of a session.
+
+    Args:
+        number: one that no other part has.
+        bell: rung by learners.
+        dialect: of the links for means and mixes.
+        also: raises an error of its own where waits are to end for another reason.
+    """
+
+    def __init__(self, number: int, bell: Bell, dialect: Dialect, also: Callable[[], None] = lambda: None) -> None:
+        self.number, self.bell, self.dialect, self._also = number, bell, dialect, also
+        self.ended = threading.Event()
+
+    def check(self) -> None:
+        """
+        Raises:
+            PartOver: it is.
+        """
+        if self.ended.is_set():
+            raise PartOver
+        self._also()
+
+    def until(self, ready: Callable[[], bool]) -> None:
+        """Wait for something of this host.
+
+        Raises:
+            PartOver: the part is over before.
+        """
+        heard = self.bell.heard()
+        while not ready():
+            self.check()
+            self.bell.wait(heard, LISTEN_SECONDS)
+            heard = self.bell.heard()
+
+    def receive(self, link: Link, kind: type[P], into: Tensor | None = None) -> P:
+        """Return the next message of this part, which must be of this kind; its payload goes `into` a vector.
+
+        Raises:
+            PartOver, LinkError.
+        """
+        message = self.receive_any(link, into)
+        if not isinstance(message, kind):
+            raise LinkError(f"{link.peer} sent {message.kind!r} where {kind.kind!r} was due")
+        return message
+
+    def receive_any(self, link: Link, into: Tensor | None = None) -> OfPart:
+        """Return the next message of this part. The rest of an earlier part is passed over.
+
+        Raises:
+            PartOver, LinkError.
+        """
+        while True:
+            try:
+                message = link.hear(self.dialect, LISTEN_SECONDS, None if into is None else as_bytes(into))
+            except LinkTimeout:
+                self.check()
+                continue
+            if isinstance(message, OfPart) and message.part == self.number:
+                return message
+
+
+def as_bytes(vector: Tensor) -> Any:
+    """Return the bytes as they lie in memory."""
+    return vector.view(torch.uint8).numpy()
+
+
+def encoded(codec: Codec, vector: Tensor) -> Tensor:
+    """Return a vector (P,) that has been decoded before, as bytes."""
+    coded = torch.empty(codec.bytes_of(len(vector)), dtype=torch.uint8)
+    for x, out in zip(torch.split(vector, CHUNK), codec.parts(coded, len(vector)), strict=True):
+        codec.encode(x, out)
+    return coded
+
+
+def decode(codec: Codec, coded: Tensor, vector: Tensor) -> None:
+    """Decode the bytes that came into `vector`; a vector that travels uncoded is there already."""
+    if not codec.exact:
+        for x, part in zip(torch.split(vector, CHUNK), codec.parts(coded, len(vector)), strict=True):
+            codec.decode(part, x)
 
 
 @final
 @dataclass(frozen=True, eq=False)
 class LocalMean:
-    """One mean of everybody under way, as this host has it.
+    """One mean of all learners under way, as this host has it."""
 
-    Attributes:
-        number: 1 for the first of a part.
-        weights: of this host's learners that are in it, in rank order.
-        vectors: theirs, (P,) each.
-        mean: where the result belongs, (n,).
-        gradient: are the vectors gradients? They may still be computed, from the last element to the first.
-    """
-
-    number: int
-    weights: Sequence[float]
-    vectors: Sequence[Tensor]
-    mean: Tensor
-    gradient: bool
+    number: int  # 1 for the first of a part
+    weights: Sequence[float]  # of this host's learners that are in it, in rank order
+    vectors: Sequence[Tensor]  # theirs, (P,) each
+    mean: Tensor  # where the result belongs, (n,)
+    gradient: bool  # are the vectors gradients? They may still be computed, from the last element to the first
     share: "LocalShare"
 
     def pieces(self, elements: int) -> list[slice]:
@@ -55,8 +146,8 @@ class LocalMean:
         return self.share.computed(first)
 
     def add(self, part: Tensor, piece: slice, total: float, afresh: bool = False) -> None:
-        """Add what this host's learners have in a `piece`, as soon as it is computed, to `part`: each by its share of
-        the `total` weight of all learners, in rank order. `afresh`: what was in `part` does not count.
+        """Add this host's learners' elements of a `piece`, as soon as they are computed, to `part`: each by its share
+        of the `total` weight of all learners, in rank order. `afresh`: the old values of `part` do not count.
 
         Raises:
             MemberLost, PartOver.
@@ -83,14 +174,16 @@ class LocalMean:
 
 @final
 class LocalShare:
-    """The share of this host's learners in means of everybody.
+    """The share of this host's learners in means of all learners.
 
     Args:
         here: their ranks.
-        goes_on: those that die are left out.
+        goes_on: those that die are left out; called now and then once all have.
     """
 
-    def __init__(self, arena: Arena, here: Sequence[int], part: MeansPart, goes_on: bool = False) -> None:
+    def __init__(
+        self, arena: Arena, here: Sequence[int], part: MeansPart, goes_on: Callable[[], None] | None = None
+    ) -> None:
         self._arena, self._here, self._part, self._goes_on = arena, list(here), part, goes_on
         self._present = self._here  # in the mean under way
         self._alive = arena.liveness.alive
@@ -118,13 +211,15 @@ class LocalShare:
         )
 
     def _have_come(self, number: int) -> bool:
-        """Return True if all who are waited for have come to mean `number`. Who is present is noted; one who has died
-        is, if its vector is complete."""
+        """Return True if all learners that are waited for have come to mean `number`. Note the learners that are
+        present; a dead one is present if its vector is complete."""
         sent = self._between.global_sent_seq
-        if not self._goes_on:
+        if self._goes_on is None:
             return bool((sent[self._here] >= number).all())
-        living = [rank for rank in self._here if self._alive[rank]]  # before the numbers are read, which are the last
-        there = [rank for rank in self._here if sent[rank] >= number]  # of those who are not
+        living = [rank for rank in self._here if self._alive[rank]]  # before the numbers are read:
+        if not living:
+            self._goes_on()
+        there = [rank for rank in self._here if sent[rank] >= number]  # those of the dead are final then
         self._present = [rank for rank in there if rank in living or not self._between.ready_from[rank]]
         return bool(living) and {*living} <= {*there}
 
@@ -147,7 +242,7 @@ class LocalShare:
         Raises:
             MemberLost: one never will be, since its learner has died.
         """
-        if self._goes_on:
+        if self._goes_on is not None:
             gone = [rank for rank in self._present if not self._alive[rank]]  # before its number is read
             for rank in gone:
                 if self._between.ready_from[rank] > first:
@@ -170,7 +265,7 @@ class LocalShare:
 
 
 class MeanTransport(ABC):
-    """One host's part in means of everybody, one after the other, for one part of a segment."""
+    """One host's part in means of all learners, one after the other, for one part of a segment."""
 
     @abstractmethod
     def take(self, mean: LocalMean) -> None:
@@ -187,7 +282,7 @@ class MeanTransport(ABC):
         return {}
 
     def heard(self, host: int, message: OfPart) -> bool:
-        """Take what another host has said over its link for mixes; return False if that is not for this.
+        """Take a message of another host over its link for mixes; return False if it is not for this.
 
         Raises:
             InvalidMessage: it makes no sense here.

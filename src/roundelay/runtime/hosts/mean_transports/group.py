@@ -4,8 +4,12 @@ the chain, and equal to rounding, not to the bit, to those of one host. All host
 Each host sums its own learners' vectors, in rank order, and the library sums over hosts, bucket by bucket, from the end
 of the vector, as backward fills it. On a GPU buckets go there and back from the host's memory.
 
-How hosts agree on a communicator, and what becomes of a mean when one is lost, is in agreed.py. A library's call cannot
-always be ended: what it still writes goes into a buffer that nobody reads any more.
+How hosts agree on a communicator, and what becomes of a mean when one is lost, is in agreement.py. A library's call
+cannot always be ended: it may still write into a buffer that is read no more.
+
+A process group needs a store by which its ends find each other. Ours (`SealedStore`) tells other hosts by the links of
+the run, which know who is there: nothing listens for it, and no store of a launcher is believed. What the library then
+sends by connections of its own is neither authenticated nor encrypted.
 
 Legend: P parameters.
 """
@@ -15,19 +19,19 @@ from collections import deque
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
+from datetime import timedelta
 from functools import partial
 from typing import Any, final
 
 import torch
 from torch import Tensor, distributed
-from torch.distributed import Work
+from torch.distributed import Store, Work  # type: ignore[attr-defined]
 
-from roundelay.runtime.hosts.mean_transports.agreed import AgreedTransport
-from roundelay.runtime.hosts.mean_transports.agreement import CommunicatorAgreement, CommunicatorBroken
+from roundelay.core.errors import UserError
+from roundelay.runtime.hosts.mean_transports.agreement import AgreedTransport, CommunicatorAgreement, CommunicatorBroken
 from roundelay.runtime.hosts.mean_transports.base import LocalMean
-from roundelay.runtime.hosts.mean_transports.libraries import SealedStore, device_of_means
 from roundelay.runtime.hosts.mean_transports.messages import CommunicatorTerms
-from roundelay.runtime.procs.coordination.process_groups import OPENED, GroupPlace, Library
+from roundelay.runtime.procs.coordination.collectives import OPENED, GroupPlace, Library
 
 GROUP_BUCKET = 2**22
 """Elements in one call of the library: 16 MiB. Smaller ones begin earlier, but each costs a round through all hosts."""
@@ -36,19 +40,12 @@ GROUP_BUCKET = 2**22
 @final
 @dataclass(frozen=True)
 class GroupOptions:
-    """Options of means by a library.
+    """Options of means by a library."""
 
-    Attributes:
-        library: which.
-        address: of this host, at which the library listens.
-        seconds: that hosts wait for each other, for a call of the library, and for a mean that has failed.
-        bucket: elements in one call; the same for all.
-    """
-
-    library: Library
-    address: str
-    seconds: float
-    bucket: int = GROUP_BUCKET
+    library: Library  # which
+    address: str  # of this host, at which the library listens
+    seconds: float  # that hosts wait for each other, for a call of the library, and for a mean that has failed
+    bucket: int = GROUP_BUCKET  # elements in one call; the same for all
 
 
 @final
@@ -91,7 +88,7 @@ class _Communicator:
 
 
 def _end(held: list[Any]) -> None:
-    """End the process group in the list, which nobody else has."""
+    """End the process group in the list, its only holder."""
     if held[0] is not None:
         held[0].abort()
     held.clear()
@@ -159,7 +156,7 @@ class GroupTransport(AgreedTransport[_Communicator]):
         self._complete(mean, total)
 
     def _add(self, mean: LocalMean, sums: Tensor, piece: slice, total: float) -> None:
-        """Make `sums`, of a `piece`, the sum of what this host's learners have there."""
+        """Make `sums`, of a `piece`, the sum of this host's learners' elements there."""
         if self._device.type == "cpu":
             mean.add(sums, piece, total, afresh=True)
         else:
@@ -189,8 +186,54 @@ def _through(work: Work | None) -> bool:
 
 @contextmanager
 def _broken_by_errors() -> Iterator[None]:
-    """Note, for errors of the library mean, that its communicator is of no more use."""
+    """Raise errors of the library as `CommunicatorBroken`: its communicator is of no more use."""
     try:
         yield
     except RuntimeError as error:
         raise CommunicatorBroken(str(error).partition("\n")[0]) from error
+
+
+@final
+class SealedStore(Store):
+    """Store of one communicator; a value that one member sets, all have."""
+
+    def __init__(self, agreement: CommunicatorAgreement, terms: CommunicatorTerms) -> None:
+        super().__init__()
+        self._agreement, self._terms = agreement, terms
+
+    def set(self, key: str, value: Any) -> None:
+        self._agreement.set_key(self._terms, key, value.encode() if isinstance(value, str) else bytes(value))
+
+    def get(self, key: str) -> bytes:
+        return self._agreement.key(self._terms, key)
+
+    def wait(self, keys: list[str], timeout: timedelta | None = None) -> None:
+        for key in keys:
+            self._agreement.key(self._terms, key, None if timeout is None else timeout.total_seconds())
+
+    def check(self, keys: list[str]) -> bool:
+        return all(self._agreement.has_key(self._terms, key) for key in keys)
+
+
+def device_of_means(library: Library) -> torch.device:
+    """Return the device on which a library takes means: its first GPU, or the host's memory."""
+    return torch.device("cuda", 0) if library == "nccl" else torch.device("cpu")
+
+
+def check_library(library: Library, rank: int) -> None:
+    """
+    Args:
+        rank: the first of this host.
+
+    Raises:
+        UserError: this torch has not got the library, or this host lacks a device for it.
+    """
+    lacks = ""
+    if library == "gloo" and not (distributed.is_available() and distributed.is_gloo_available()):
+        lacks = "this torch has no gloo"
+    if library == "nccl" and not (distributed.is_available() and distributed.is_nccl_available()):
+        lacks = "this torch has no NCCL"
+    elif library == "nccl" and not torch.cuda.is_available():
+        lacks = "torch finds no GPU on this host"
+    if lacks:
+        raise UserError(f"rank {rank}: means are to be taken by {library}, but {lacks}. Choose training.means: chain.")

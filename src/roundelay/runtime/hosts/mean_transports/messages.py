@@ -20,21 +20,15 @@ class MeansDone:
 @final
 @dataclass(frozen=True)
 class CommunicatorTerms:
-    """A communicator on which hosts have agreed.
+    """A communicator on which hosts have agreed."""
 
-    Attributes:
-        number: of it, growing.
-        members: hosts, in rank order.
-        progress: of each member when it was made.
-    """
-
-    number: int
-    members: tuple[int, ...]
-    progress: tuple[MeansDone, ...]
+    number: int  # of it, growing
+    members: tuple[int, ...]  # hosts, in rank order
+    progress: tuple[MeansDone, ...]  # of each member when it was made
 
 
 class OfPart(Message):
-    """Any of them; the part of the segment."""
+    """A message about means or mixes; the part of the segment it belongs to."""
 
     part: int
 
@@ -87,7 +81,7 @@ class MixAnnounced(OfPart, kind="mix"):
 
 
 class Contribution(OfPart):
-    """That vector, beside it."""
+    """The vector announced, beside the message."""
 
 
 # Of an agreement (agreement.py) ---------------------------------------------------------------------------------------
@@ -130,7 +124,7 @@ class Broken(OfPart):
 
 
 def dialect(learners: int, parameters: int) -> Dialect:
-    """Return what hosts understand over links for means and mixes."""
+    """Return the messages that hosts understand over links for means and mixes."""
     of_chains, of_mixes = (Weights, Weighed, SumPiece, MeanPiece, Complete), (Read, MixAnnounced, Contribution)
     of_agreements = (ReadyForMeans, CommunicatorMade, Key, MeanWeights, Broken)
     return Dialect(*of_chains, *of_mixes, *of_agreements, rank=learners - 1, elements=parameters)

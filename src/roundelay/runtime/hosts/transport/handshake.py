@@ -1,4 +1,5 @@
-"""The handshake of two hosts: each proves that it knows the run's secret, and both derive keys that nobody else has.
+"""The handshake of two hosts: each proves that it knows the run's secret, and both derive keys that no other process
+has.
 
     listener     magic, version, mode, a nonce
     connector    magic, version, mode, a nonce of its own, and a proof
@@ -8,23 +9,155 @@
 
 A proof is a keyed hash (HMAC-SHA256, RFC 2104) over all that was said before. It names the role it is made in, so it
 cannot be sent back as the other's, and nonces are fresh, so a recorded conversation opens nothing. Keys come from the
-secret, which never travels, and both nonces, one for each role. Whoever merely passes the handshake on has no key, and
-what it changes, leaves out or puts in afterwards has no good tag (seal.py). The mode says whether records are
-encrypted; both ends must have the same, and since proofs and keys depend on it nobody can talk them into the other.
+secret, which never travels, and both nonces, one for each role. A process that merely passes the handshake on has no
+key, and bytes that it changes, leaves out or puts in afterwards have no good tag. The mode says whether
+records are encrypted; both ends must have the same, and since proofs and keys depend on it no attacker can talk them
+into the other.
+
+Sealed bytes between two hosts: a change, gap, repetition or insertion on the way is noticed.
+
+All that one end sends is cut into records of at most RECORD_BYTES. Each is sealed by AES-256-GCM (NIST SP 800-38D)
+under a key of that direction, with the number of the record as nonce, so a record is good once, and only in its place.
+Its tag of 16 bytes follows it. Records are encrypted, or, where that is switched off, go in the clear as associated
+data, and only the tag is computed (GMAC). After RECORDS_A_KEY records both ends change to a key derived from the last.
 """
 
 import hashlib
 import hmac
 import os
 import struct
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
 from typing import Literal
 
-from roundelay.runtime.hosts.transport.seal import Sealer, derive
+from roundelay.core.extras import Binding
+
+_aead = Binding("cryptography.hazmat.primitives.ciphers.aead", "hosts")
+_exceptions = Binding("cryptography.exceptions", "hosts")
+_hashes = Binding("cryptography.hazmat.primitives.hashes", "hosts")
+_hkdf = Binding("cryptography.hazmat.primitives.kdf.hkdf", "hosts")
+
+RECORD_BYTES = 1 << 20
+"""Bytes of data in one record: few enough to stay in cache between the socket and their place."""
+TAG_BYTES = 16
+KEY_BYTES = 32
+RECORDS_A_KEY = 1 << 18
+"""256 GiB: far below the limit of AES-GCM for one key."""
+
+_NONCE_BYTES = 12
+
+
+class Forged(Exception):
+    """A record does not have the tag that it should have in its place."""
+
+
+def derive(secret: bytes, salt: bytes, label: bytes) -> bytes:
+    """Return a key of KEY_BYTES for the purpose in `label`, from a shared secret and a salt that was never used before
+    (HKDF with SHA-256, RFC 5869)."""
+    key: bytes = _hkdf.HKDF(algorithm=_hashes.SHA256(), length=KEY_BYTES, salt=salt, info=label).derive(secret)
+    return key
+
+
+class Sealer:
+    """One direction of a link, at the end that sends or at the end that receives: both count alike.
+
+    Args:
+        key: of this direction and link alone, KEY_BYTES.
+        encrypts: False: records are authenticated and not hidden.
+    """
+
+    def __init__(self, key: bytes, encrypts: bool = True) -> None:
+        self.encrypts, self._number = encrypts, 0
+        self._use(key)
+
+    def _use(self, key: bytes) -> None:
+        self._cipher = _aead.AESGCM(_expand(key, b"roundelay record"))
+        self._next_key, self._number = _expand(key, b"roundelay next key"), 0
+
+    def _nonce(self) -> bytes:
+        if self._number == RECORDS_A_KEY:
+            self._use(self._next_key)
+        self._number += 1
+        return self._number.to_bytes(_NONCE_BYTES, "big")
+
+    def seal(self, data: memoryview, room: memoryview) -> memoryview:
+        """Return the next record, of `data`: the part of `room` that it fills, which needs TAG_BYTES more than `data`.
+        The record has `data` as it was at one moment, even if a thread writes it meanwhile."""
+        size, nonce = len(data), self._nonce()
+        filled = room[: size + TAG_BYTES]
+        if self.encrypts:
+            self._cipher.encrypt_into(nonce, data, None, filled)
+        else:
+            filled[:size] = data
+            self._cipher.encrypt_into(nonce, b"", filled[:size], filled[size:])
+        return filled
+
+    def open(self, record: memoryview, room: memoryview) -> memoryview:
+        """Return the data of the next record, which is in `room` or in `record`, until either is used again.
+
+        Raises:
+            Forged: it is not the next record that was sent.
+        """
+        size = len(record) - TAG_BYTES
+        if not self.encrypts:
+            self.verify(record[:size], record[size:])
+            return record[:size]
+        nonce = self._nonce()  # first, for it may change the key
+        try:
+            self._cipher.decrypt_into(nonce, record, None, room[:size])
+        except _exceptions.InvalidTag as error:
+            raise Forged from error
+        return room[:size]
+
+    def verify(self, data: memoryview, tag: memoryview) -> None:
+        """Verify that the next record has this data and this tag, where records are not encrypted.
+
+        Raises:
+            Forged: it is not the next record that was sent.
+        """
+        nonce = self._nonce()
+        try:
+            self._cipher.decrypt(nonce, tag, data)
+        except _exceptions.InvalidTag as error:
+            raise Forged from error
+
+
+def _expand(key: bytes, label: bytes) -> bytes:
+    derived: bytes = _hkdf.HKDFExpand(algorithm=_hashes.SHA256(), length=KEY_BYTES, info=label).derive(key)
+    return derived
+
+
+def cut(views: Sequence[memoryview]) -> Iterator[memoryview]:
+    """Cut the bytes of `views`, one after the other, into the data of records: each is good until the next is asked
+    for. Only data that does not lie in one piece is copied."""
+    joint, filled = memoryview(b""), 0
+    for number, view in enumerate(views):
+        at = 0
+        while at < len(view):
+            last = number == len(views) - 1 and not filled
+            if not filled and (last or len(view) - at >= RECORD_BYTES):
+                yield view[at : at + RECORD_BYTES]
+                at += RECORD_BYTES
+                continue
+            joint = joint or memoryview(bytearray(RECORD_BYTES))
+            taken = min(RECORD_BYTES - filled, len(view) - at)
+            joint[filled : filled + taken] = view[at : at + taken]
+            filled, at = filled + taken, at + taken
+            if filled == RECORD_BYTES:
+                yield joint
+                filled = 0
+    if filled:
+        yield joint[:filled]
+
+
+def sizes(size: int) -> Iterator[int]:
+    """Yield sizes of the data of the records that `size` bytes are cut into."""
+    for at in range(0, size, RECORD_BYTES):
+        yield min(RECORD_BYTES, size - at)
+
 
 MAGIC = b"RNDL"
-PROTOCOL_VERSION = 8
+PROTOCOL_VERSION = 9
 NONCE_BYTES = 32
 PROOF_BYTES = 32
 GREETING = struct.Struct(f"!4sBB{NONCE_BYTES}s")
@@ -42,7 +175,7 @@ Say = Callable[[bytes], None]
 
 
 class Refused(Exception):
-    """The other end is not one of ours, or takes us for none; says why, as what follows its name."""
+    """The other end is not one of ours, or takes us for none; says why, in words that follow its name."""
 
 
 @dataclass(frozen=True)
@@ -56,11 +189,11 @@ class Keys:
     said: bytes
 
     def sealers(self, stage: str, facts: Sequence[bytes] = ()) -> tuple[Sealer, Sealer]:
-        """Return sealers for what this end sends, and for what it receives.
+        """Return the sealer of sent records, and that of received ones.
 
         Args:
             stage: of the conversation; each has keys of its own.
-            facts: what else both ends agree on, the connector's first: the keys depend on it.
+            facts: other facts on which both ends agree, the connector's first: the keys depend on them.
         """
         agreed = hashlib.sha256(self.said)
         for fact in facts:

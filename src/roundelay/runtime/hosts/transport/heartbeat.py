@@ -17,7 +17,7 @@ from roundelay.runtime.messages import Dialect, Message
 BEATS = 10
 """Heartbeats within the patience."""
 UNCLAIMED_LOOK_SECONDS = 0.5
-"""Interval at which a listener looks for links that nobody takes."""
+"""Interval at which a listener looks for links that are not taken."""
 
 Handle = Callable[[Message], None]
 Gone = Callable[[str], None]
@@ -40,7 +40,7 @@ class MonitoredLink:
         self._threads: list[threading.Thread] = []
         self._closed = threading.Event()
         self.says: Callable[[], Message] = Beat
-        """Return the next heartbeat. One that says something is given to whoever listens at the other end."""
+        """Return the next heartbeat. One that says something is given to the handler at the other end."""
         self.heard = time.monotonic()
         """The moment at which the other end last said anything, a heartbeat too."""
 
@@ -83,7 +83,7 @@ class MonitoredLink:
             reason = f"no heartbeat for {self._patience:g} s"
         except LinkError as error:
             reason = str(error)
-        except Exception as error:  # whatever it said: a host whose messages nobody hears must not be taken for alive
+        except Exception as error:  # of any kind: a host whose messages are not heard must not count as alive
             reason = f"it said what is no message of ours ({error!r})"
             self.link.blame(f"said what is no message of ours ({error!r})")
         else:
@@ -101,17 +101,17 @@ class MonitoredLink:
 
 
 class Router:
-    """Takes in links, and gives each to whoever it is for: `what` it says it is, in its hello.
+    """Takes in links, and gives each to the taker of its role: `what`, in its hello.
 
     Args:
         roles: all that a link may be for; others are closed at once.
-        patience: seconds that a link may wait for somebody to take it.
+        patience: seconds that a link may wait to be taken.
     """
 
     def __init__(self, listener: Listener, roles: Collection[str], patience: float) -> None:
         self.listener, self._roles, self._patience = listener, frozenset(roles), patience
         self._takers: dict[str, Callable[[Link], None]] = {}
-        self._early: list[tuple[float, str, Link]] = []  # when they came, and for what
+        self._early: list[tuple[float, str, Link]] = []  # the moment they came, and their role
         self.at_end: list[Callable[[], None]] = []
         """Calls that are made when no host can come any more."""
         self._lock = threading.Lock()
@@ -119,7 +119,7 @@ class Router:
         self._thread.start()
 
     def give(self, role: str, take: Callable[[Link], None]) -> None:
-        """Give those that come from now on, and those that have come already."""
+        """Give links of `role` to `take`: those that come from now on, and those that have come already."""
         with self._lock:
             self._takers[role] = take
             mine = [link for _, wanted, link in self._early if wanted == role]

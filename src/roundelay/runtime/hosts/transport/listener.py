@@ -1,6 +1,6 @@
 """The listener: other hosts connect to it.
 
-Each connection is authenticated (wire.py) on a thread of its own, so one that says nothing keeps nobody waiting.
+Each connection is authenticated (wire.py) on a thread of its own, so one that says nothing keeps no other waiting.
 """
 
 import socket
@@ -12,12 +12,19 @@ from functools import partial
 from queue import Empty, SimpleQueue
 from typing import Any, Protocol, final
 
-from roundelay.runtime.hosts.transport.rejected import RejectedConnections
-from roundelay.runtime.hosts.transport.wire import HANDSHAKE_SECONDS, USUAL_LINKS, Address, BadFrame, Link, LinkOptions
+from roundelay.runtime.hosts.transport.wire import (
+    HANDSHAKE_SECONDS,
+    USUAL_LINKS,
+    Address,
+    BadFrame,
+    Link,
+    LinkOptions,
+    RejectedConnections,
+)
 
 MOST_UNADMITTED = 64
 """Connections that may be authenticating at a time. With one more, the oldest of the address that has most of them is
-closed: a crowd from one address keeps nobody else out."""
+closed: a crowd from one address keeps no other address out."""
 
 
 class Acceptor(Protocol):
@@ -25,7 +32,7 @@ class Acceptor(Protocol):
 
     @property
     def address(self) -> Address:
-        """For the others."""
+        """Address at which others reach this acceptor."""
 
     def accept(self) -> socket.socket:
         """Return the next connection; raises OSError where there is none, also once this is closed."""
@@ -45,12 +52,8 @@ class ListeningSocket:
     def __init__(self, address: Address) -> None:
         family = socket.AF_INET6 if ":" in address[0] else socket.AF_INET
         self._socket = socket.create_server(address, family=family, backlog=128)
-        self._address: Address = self._socket.getsockname()[:2]
-
-    @property
-    def address(self) -> Address:
+        self.address: Address = self._socket.getsockname()[:2]
         """Address of the socket."""
-        return self._address
 
     def accept(self) -> socket.socket:
         """Return the next connection."""
@@ -69,7 +72,7 @@ class Listener:
     Args:
         at: an address of this host, and a port, of which 0 takes any; or another acceptor.
         secret: of the run.
-        hello: what this end says of itself to those who have proved themselves.
+        hello: this end's words about itself, to hosts that have proved themselves.
         patience: how long the other end of a link may stand still in the middle of a frame.
 
     Raises:
@@ -89,14 +92,16 @@ class Listener:
         self.rejected = options.rejected or RejectedConnections()
         self._secret, self.hello, self._patience = secret, hello or {}, patience
         self._handshake_seconds, self._largest, self._encrypts = handshake_seconds, options.largest, options.encrypts
-        self._gate, self._closed = threading.Lock(), False
+        self._gate = threading.Lock()
+        self.closed = False
+        """True once this end has closed it."""
         self._unadmitted: dict[Link, threading.Thread] = {}
         self._admitted: SimpleQueue[Link | None] = SimpleQueue()  # None: closed
         self._thread = threading.Thread(target=self._open, daemon=True, name=f"listener {self.acceptor.address[1]}")
         self._thread.start()
 
     def say(self, **facts: Any) -> None:
-        """Say from now on, for this end, too, that it lives."""
+        """Say these facts, too, in the hello of this end from now on."""
         self.hello = {**self.hello, **facts}
 
     @property
@@ -104,20 +109,15 @@ class Listener:
         """Address of this end, for the others."""
         return self.acceptor.address
 
-    @property
-    def closed(self) -> bool:
-        """By this end."""
-        return self._closed
-
     def accept(self, timeout: float | None) -> Link | None:
-        """Return the next who has proved itself; None if there is none within `timeout` seconds (None: no bound), or
-        when this is closed meanwhile."""
+        """Return the link to the next host that has proved itself; None if there is none within `timeout` seconds
+        (None: no bound), or when this is closed meanwhile."""
         try:
             link = self._admitted.get(timeout=timeout)
         except Empty:
             return None
         if link is None:
-            self._admitted.put(None)  # there may be others who wait
+            self._admitted.put(None)  # other threads may wait
         return link
 
     def _open(self) -> None:
@@ -125,9 +125,9 @@ class Listener:
             try:
                 socket_ = self.acceptor.accept()
             except OSError:
-                if self._closed:
+                if self.closed:
                     return
-                time.sleep(0.05)  # out of descriptors, say: somebody may close some
+                time.sleep(0.05)  # out of descriptors, say: another thread may close some
                 continue
             try:
                 link = Link(socket_, self._handshake_seconds, self.rejected, self._largest)
@@ -139,7 +139,7 @@ class Listener:
                 if len(self._unadmitted) >= MOST_UNADMITTED:
                     self._reject_oldest()
                 self._unadmitted[link] = thread
-                closed = self._closed
+                closed = self.closed
             if closed:
                 link.close()
             thread.start()
@@ -155,13 +155,13 @@ class Listener:
         try:
             link.prove(partial(link.admit, self._secret, self.hello, self._encrypts), self._handshake_seconds)
             link.patience = self._patience
-        except BadFrame:  # from somebody who had proved himself; counted
+        except BadFrame:  # from a host that had proved itself; counted
             pass
-        except Exception as error:  # whatever somebody sends who may be anybody, it is its own problem
+        except Exception as error:  # nonsense of a stranger is its own problem
             self.rejected.count("strangers", str(error))
         with self._gate:
             self._unadmitted.pop(link, None)
-            if self._closed:
+            if self.closed:
                 link.close()
             if not link.closed:
                 self._admitted.put(link)
@@ -169,7 +169,7 @@ class Listener:
     def close(self) -> None:
         """Close: no host can connect any more; links that were accepted stay. Safe to call twice."""
         with self._gate:
-            self._closed = True
+            self.closed = True
             waiting = dict(self._unadmitted)
         self.acceptor.close()
         self._thread.join()

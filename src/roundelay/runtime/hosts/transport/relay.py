@@ -1,14 +1,14 @@
-"""Relays: how a host is reached that no other can connect to, since it is behind a router (NAT) or a firewall.
+"""Relays: a way to a host that no other can connect to, since it is behind a router (NAT) or a firewall.
 
     behind     connects to the relay, says its name, and keeps that link
     visitor    connects to the relay, and says which name it wants
-    relay      tells the host behind that somebody is there
+    relay      tells the host behind that a visitor is there
     behind     connects once more, for this visitor
     relay      passes on the bytes of both connections, as they come
 
 All of these connections are links: both ends have proved that they know the run's secret. Once the relay has said
 `Spliced` the two ends begin anew over the same connections, as if one had connected to the other, with a handshake and
-keys of their own (handshake.py). So the relay passes on sealed bytes, and what it changed would be noticed (seal.py).
+keys of their own (handshake.py). So the relay passes on sealed bytes, and a change by it would be noticed.
 
 The address of a host behind a relay is (NAME@ADDRESS, PORT): the relay's, and the host's name there (`Link.connect`).
 """
@@ -40,7 +40,7 @@ PIECE_BYTES = 1 << 18
 
 
 class Visit(Message):
-    """Somebody wants the host behind: it is to come for this visitor."""
+    """A visitor wants the host behind: it is to come for this one."""
 
     number: int
 
@@ -146,7 +146,7 @@ class Relay:
 
 
 def _pass_on(source: socket.socket, target: socket.socket) -> None:
-    """Pass on what comes, as it comes, until one of the two ends."""
+    """Pass on bytes as they come, until one of the two ends."""
     room = memoryview(bytearray(PIECE_BYTES))
     with suppress(OSError):
         while size := source.recv_into(room):
@@ -163,7 +163,7 @@ def _send(target: socket.socket, data: memoryview) -> None:
 
 @final
 class BehindRelay:
-    """The acceptor of a host behind a relay: what a listening socket is to others (`Listener`).
+    """The acceptor of a host behind a relay, in the place of a listening socket (`Listener`).
 
     Args:
         relay: its address.

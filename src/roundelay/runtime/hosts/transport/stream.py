@@ -1,6 +1,6 @@
 """A connection as bytes: it never blocks for longer than its owner is patient, and any thread may close it.
 
-Nothing is known here of who is at the other end, or of what the bytes mean.
+Nothing is known here of the other end, or of the meaning of the bytes.
 """
 
 import select
@@ -22,7 +22,7 @@ NOT_SENT_BYTES = 1 << 20
 At 1 Gbit/s it asks for more when there is enough for 4 ms, in which a thread gets a busy core."""
 NEAR_SECONDS = 0.0002
 """Round-trip time up to which a send buffer of NEAR_BYTES is enough: the kernel makes it twice as large, and then it
-carries 40 Gbit/s. What is on its way stays in cache. On longer links the kernel finds the size by itself."""
+carries 40 Gbit/s. Bytes on their way stay in cache. On longer links the kernel finds the size by itself."""
 NEAR_BYTES = 1 << 19
 TOGETHER_BYTES = 1 << 18
 """Bytes of one record that a reader waits for at a time. A slow link brings a packet every tenth of a millisecond, and
@@ -30,11 +30,11 @@ a reader that wakes for each takes the processor from a learner each time."""
 LONG_BYTES = 1 << 14
 """Length below which a record comes in few packets, and is waited for as it comes."""
 RTO_MAX_MS = 44
-"""Linux' TCP_RTO_MAX_MS (6.15 and newer): how long it waits at most before it sends again what was lost."""
+"""Linux' TCP_RTO_MAX_MS (6.15 and newer): how long it waits at most before it sends lost bytes again."""
 
 
 class LinkError(Exception):
-    """Something is wrong with a link; says with whom."""
+    """Something is wrong with a link; names the other end."""
 
 
 class LinkClosed(LinkError):
@@ -55,8 +55,9 @@ class Stream:
     def __init__(self, socket_: socket.socket, patience: float) -> None:
         socket_.setblocking(False)
         _tune(socket_)
-        self._socket, self._descriptor = socket_, socket_.fileno()
-        self._gate, self._inside, self._closed = threading.Lock(), 0, False
+        self._socket, self._gate, self._inside, self._closed = socket_, threading.Lock(), 0, False
+        self.descriptor = socket_.fileno()
+        """Descriptor of the socket: another's once this is closed, so use it while this is `in_use`."""
         self._together = 1  # bytes that must have come before a reader is woken, as the kernel knows it
         self.patience = patience
         self.sent_bytes = 0
@@ -74,7 +75,7 @@ class Stream:
     @patience.setter
     def patience(self, seconds: float) -> None:
         self._patience = seconds
-        with suppress(OSError):  # it is closed, which whoever uses it is about to hear
+        with suppress(OSError):  # it is closed, as its user is about to hear
             _be_patient(self._socket, seconds)
 
     def write(self, views: list[memoryview]) -> None:
@@ -105,7 +106,7 @@ class Stream:
                 pieces[0] = pieces[0][sent:]
 
     def fill(self, view: memoryview, deadline: float | None = None) -> None:
-        """Fill all of `view` with what comes, by `deadline`; without one, some of it every `patience` seconds.
+        """Fill all of `view` with the bytes that come, by `deadline`; without one, some of it every `patience` seconds.
 
         Raises:
             LinkClosed, LinkTimeout: the latter only where there is a deadline.
@@ -117,7 +118,8 @@ class Stream:
             self._wake_at(1)
 
     def _some(self, view: memoryview, deadline: float | None) -> int:
-        """Put what has come at the beginning of `view`, as `fill` does; return the number of bytes, which may be 0."""
+        """Put the bytes that have come at the beginning of `view`, as `fill` does; return the number of bytes, which
+        may be 0."""
         try:
             got = self._socket.recv_into(view)
         except BlockingIOError:
@@ -168,18 +170,13 @@ class Stream:
 
     def _wait(self, for_: int, seconds: float | None) -> None:
         poll = select.poll()
-        poll.register(self._descriptor, for_)
+        poll.register(self.descriptor, for_)
         if not poll.poll(None if seconds is None else max(0.0, seconds * 1000)):
             raise LinkTimeout(f"nothing from {self.peer} for {seconds:.1f} s")
 
     @property
-    def descriptor(self) -> int:
-        """Descriptor of the socket: another's once this is closed, so use it while this is `in_use`."""
-        return self._descriptor
-
-    @property
     def closed(self) -> bool:
-        """By this end: on request, or because of what came."""
+        """True once this end has closed it: on request, or for bad bytes that came."""
         return self._closed
 
     @contextmanager
@@ -208,7 +205,7 @@ class Stream:
         self.close()
 
     def release(self) -> socket.socket:
-        """Give the connection away, as a socket that blocks; this is closed for whoever has it.
+        """Give the connection away, as a socket that blocks; this object is closed for all that hold it.
 
         Raises:
             LinkClosed: it is closed already.
@@ -222,13 +219,13 @@ class Stream:
         return socket_
 
     def close(self) -> None:
-        """Close the connection: all who are writing or reading, here or there, get `LinkClosed`. Safe to call twice."""
+        """Close the connection: all threads that write or read, here or there, get `LinkClosed`. Safe to call twice."""
         with self._gate:
             if not self._closed:
                 self._closed = True
                 with suppress(OSError):
                     self._socket.shutdown(socket.SHUT_RDWR)
-            if not self._inside:  # else the last who leaves does it: the descriptor's number must not be used anew
+            if not self._inside:  # else the last user does it: the descriptor's number must not be used anew
                 self._socket.close()
 
 

@@ -1,5 +1,5 @@
 """Links between hosts: connections on which both ends have proved that they know the run's secret (handshake.py), and
-on which nothing can be changed, left out, repeated or put in unnoticed (seal.py).
+on which nothing can be changed, left out, repeated or put in unnoticed (handshake.py).
 
 A message is a frame:
     sizes     of the kind in 1 byte, of the header in 4, of the payload in 8, big-endian
@@ -7,8 +7,8 @@ A message is a frame:
     header    a JSON object, UTF-8, at most HEADER_BYTES
     payload   raw, at most the link's `largest`
 The sizes are one record; kind and header follow in records of their own, and so does the payload. No size is believed
-that is not sealed, and memory grows with what has come, not with what is announced. Records are opened where they
-belong in a buffer of the receiver, which is of no worth until all of them have come. Nothing is ever unpickled. A
+that is not sealed, and memory grows with the bytes that have come, not with those announced. Records are opened where
+they belong in a buffer of the receiver, which is of no worth until all of them have come. Nothing is ever unpickled. A
 record without its tag, and a frame that makes no sense, close their connection, and are counted.
 """
 
@@ -17,16 +17,83 @@ import socket
 import struct
 import threading
 import time
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
+from collections import deque
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field, replace
 from functools import partial
-from typing import Any, Self, final
+from typing import Any, Literal, Self, final
 
+from roundelay.runtime.base import Traffic
 from roundelay.runtime.hosts.transport import handshake
-from roundelay.runtime.hosts.transport.rejected import RejectedConnections
-from roundelay.runtime.hosts.transport.seal import RECORD_BYTES, TAG_BYTES, Forged, Sealer, cut, sizes
+from roundelay.runtime.hosts.transport.handshake import RECORD_BYTES, TAG_BYTES, Forged, Sealer, cut, sizes
 from roundelay.runtime.hosts.transport.stream import LinkClosed, LinkError, LinkTimeout, Stream
 from roundelay.runtime.messages import Address, Dialect, Frame, InvalidMessage, Message, plain
+
+Reading = tuple[int, int, int, float]
+"""A host at the other end, bytes sent and received so far, seconds of waits for it so far."""
+
+
+class TrafficCounters:
+    """Readings of all links of a host, and the traffic between two of them.
+
+    Args:
+        host: whose links they are.
+        read: a reading of each link there is now.
+    """
+
+    def __init__(self, host: int, read: Callable[[], Iterable[Reading]]) -> None:
+        self._host, self._read = host, read
+        self._before: dict[int, tuple[int, int, float]] = {}
+
+    def bytes(self) -> dict[int, tuple[int, int]]:
+        """Return bytes sent and received so far, over links there are now, by the host at the other end."""
+        return {peer: (sent, received) for peer, (sent, received, _) in self._totals().items()}
+
+    def _totals(self) -> dict[int, tuple[int, int, float]]:
+        now: dict[int, tuple[int, int, float]] = {}
+        for peer, sent, received, waited in self._read():
+            old = now.get(peer, (0, 0, 0.0))
+            now[peer] = (old[0] + sent, old[1] + received, old[2] + waited)
+        return now
+
+    def since(self) -> tuple[Traffic, ...]:
+        """Return bytes, by the host at the other end, since this was asked last."""
+        now, found = self._totals(), []
+        for peer, values in sorted(now.items()):
+            before = self._before.get(peer, (0, 0, 0.0))
+            if values[0] < before[0]:  # a new link, after the old one was lost
+                before = (0, 0, 0.0)
+            sent, received, waited = values[0] - before[0], values[1] - before[1], values[2] - before[2]
+            found.append(Traffic(self._host, peer, sent, received, round(waited, 6)))
+        self._before = now
+        return tuple(found)
+
+
+REASONS = 8
+"""For refusing a connection: so many are kept, for people."""
+
+
+@dataclass
+class RejectedConnections:
+    """Connections that were closed for a failed proof, a malformed message, or tampering."""
+
+    strangers: int = 0  # that did not prove themselves: wrong secret, noise, silence
+    malformed: int = 0  # by a message that made no sense, from a host of ours
+    tampered: int = 0  # by something that was changed, left out, repeated or put in on the way
+    reasons: deque[str] = field(default_factory=lambda: deque(maxlen=REASONS))  # of the last ones, for people
+    lock: threading.Lock = field(default_factory=threading.Lock, repr=False)
+
+    @property
+    def all(self) -> int:
+        """Links refused or ended, of every kind."""
+        return self.strangers + self.malformed + self.tampered
+
+    def count(self, kind: Literal["strangers", "malformed", "tampered"], reason: str) -> None:
+        """Count one more."""
+        with self.lock:
+            setattr(self, kind, getattr(self, kind) + 1)
+            self.reasons.append(reason)
+
 
 __all__ = [
     "Address",
@@ -45,7 +112,7 @@ HEADER_BYTES = 1 << 20
 PAYLOAD_BYTES = 1 << 21
 """Most bytes beside it in one frame, unless a link is for more."""
 HANDSHAKE_SECONDS = 10.0
-"""In which whoever connects must have proved itself."""
+"""Seconds in which a connector must have proved itself."""
 SHORTEST_PAUSE, LONGEST_PAUSE = 0.02, 0.5
 """Seconds between attempts to connect: each pause is twice the one before."""
 RELAY = "relay"
@@ -61,7 +128,7 @@ class BadFrame(LinkError, InvalidMessage):
 
 
 class Tampered(BadFrame):
-    """The bytes that came are not those that the other end has sent, or not in its order: somebody between the two has
+    """The bytes that came are not those that the other end has sent, or not in its order: a process between the two has
     changed them, left something out, or put something in. The link is closed."""
 
 
@@ -70,23 +137,17 @@ class UnknownPeer(LinkError):
 
 
 class Spliced(Message):
-    """The relay's last word: what comes now comes from the other end, and what is sent goes there."""
+    """The relay's last word: from now on bytes come from the other end, and go there."""
 
 
 @final
 @dataclass(frozen=True)
 class LinkOptions:
-    """Options of links that serve one purpose.
+    """Options of links that serve one purpose."""
 
-    Attributes:
-        encrypts: False: what is said is authenticated and not hidden. Both ends must agree.
-        largest: bytes of a payload.
-        rejected: counts what is refused; None: nobody reads it.
-    """
-
-    encrypts: bool = True
-    largest: int = PAYLOAD_BYTES
-    rejected: RejectedConnections | None = None
+    encrypts: bool = True  # False: what is said is authenticated and not hidden. Both ends must agree.
+    largest: int = PAYLOAD_BYTES  # bytes of a payload
+    rejected: RejectedConnections | None = None  # counts refused connections; None: they are not counted
 
 
 USUAL_LINKS = LinkOptions()
@@ -110,7 +171,7 @@ class Link(Stream):
         self._out: Sealer
         self._in: Sealer
         self.largest = largest
-        """Bytes of a payload, either way: what this link is for needs no more."""
+        """Bytes of a payload, either way: this link's purpose needs no more."""
         self.hello: dict[str, Any] = {}
         """The identity that the other end has given."""
 
@@ -125,18 +186,19 @@ class Link(Stream):
         within: float | None = None,
         expected: Mapping[str, Any] | None = None,
     ) -> Self:
-        """Return a link to whoever listens at `address`, tried again and again for `within` seconds: also when the
-        other end is there and closes the connection before both have proved themselves, as it does in a crowd.
+        """Return a link to the process that listens at `address`, tried again and again for `within` seconds: also when
+        the other end is there and closes the connection before both have proved themselves, as it does in a crowd.
 
         Args:
             address: NAME@ADDRESS and a port: that of the relay at which a host has this name (relay.py).
-            hello: what this end says of itself.
-            patience: how long the other may stand still in the middle of a frame; what `within` is where it is None.
-            expected: what the other end must say of itself; somebody else who knows the secret is a stranger, too.
+            hello: this end's words about itself.
+            patience: how long the other may stand still in the middle of a frame; stands for `within` where that is
+                None.
+            expected: words that the other end must say of itself; another that knows the secret is a stranger, too.
 
         Raises:
-            LinkTimeout: nobody listens there, or nobody has answered well in time; says what happened last.
-            Stranger: somebody does, but not one of ours, or not whom we look for; or it takes us for a stranger.
+            LinkTimeout: no process listens there, or none has answered well in time; says the last error.
+            Stranger: one does, but not one of ours, or not the one expected; or it takes us for a stranger.
         """
         seconds, where = patience if within is None else within, f"{address[0]}:{address[1]}"
         deadline, pause = time.monotonic() + seconds, SHORTEST_PAUSE
@@ -178,7 +240,7 @@ class Link(Stream):
         return cls.connect((host, address[1]), secret, hello, patience, own, seconds).spliced(seconds)
 
     def spliced(self, seconds: float) -> socket.socket:
-        """Return the connection, as this end of what the relay at its other end passes on.
+        """Return the connection, as this end of the one that the relay passes on.
 
         Raises:
             LinkError: the relay does not say so within `seconds`; the link is closed.
@@ -248,7 +310,7 @@ class Link(Stream):
         return bytes(data)
 
     def blame(self, what: str) -> BadFrame:
-        """Count what the other end has said as senseless, and close the link. The error to raise, where one is."""
+        """Count the other end's message as senseless, and close the link; return the error to raise."""
         reason = f"{self.peer} {what}"
         self._rejected.count("malformed", reason)
         self.close()
@@ -273,7 +335,8 @@ class Link(Stream):
             raise self.blame(f"says what is no message of ours: {error}") from error
 
     def send(self, kind: str, header: dict[str, Any], payload: Sequence[Any] = ()) -> None:
-        """Send one frame; `payload` is what lies in these buffers, one after the other, as it is while it is sent.
+        """Send one frame; `payload` is the bytes of these buffers, one after the other, as they are while they are
+        sent.
 
         Raises:
             LinkClosed: the other end is gone, or has taken nothing for `patience` seconds.
@@ -287,12 +350,12 @@ class Link(Stream):
         with self._sending, self.in_use():
             try:
                 self._send_records([memoryview(start)], [memoryview(name + text)], views)
-            except BaseException:  # some of it may be on its way: what came next would make no sense
+            except BaseException:  # some of it may be on its way: the next would make no sense
                 self.close()
                 raise
 
     def _send_records(self, *parts: Sequence[memoryview]) -> None:
-        """Send records; each part begins one. What is small goes in one piece."""
+        """Send records; each part begins one. Small ones go in one piece."""
         filled, rooms = 0, _ROOMS
         for data in (data for views in parts for data in cut(views)):
             needed = len(data) + TAG_BYTES
@@ -310,8 +373,8 @@ class Link(Stream):
 
         Args:
             into: a buffer for the payload, or a function that finds one for so many bytes, once they begin to come; if
-                it is too small for them, the frame counts as malformed. What is in it is of no worth unless this
-                returns: it is written before it is verified.
+                it is too small for them, the frame counts as malformed. Its bytes are of no worth unless this returns:
+                it is written before it is verified.
 
         Raises:
             LinkTimeout: nothing began in time.
@@ -358,7 +421,7 @@ class Link(Stream):
         """Fill `view` with the data of the next records, without a copy.
 
         Raises:
-            Forged: `view` has what nobody has sent.
+            Forged: `view` has bytes that the other end has not sent.
         """
         at, tag = 0, memoryview(bytearray(TAG_BYTES))
         for part in sizes(len(view)):

@@ -1,9 +1,9 @@
-"""Activity: what every learner of every host is doing, and who waits for whom, as a table for people.
+"""Activity: the present effect of every learner of every host, as a table that shows people which waits for which.
 
-Each learner notes the effect it is in, whom or what that is about, and since when. Hosts tell the coordinator a few
-times a second, so the table can be printed when somebody's patience is over, also if nobody answers any more. It is for
-people alone, and kept apart from the arena: learners of the coordinator's host act on what its tables say of others,
-and what a host has published must not be there before it is.
+Each learner notes the effect it is in, the row it concerns, and since when. Hosts tell the coordinator a few times a
+second, so the table can be printed when a learner's patience is over, also if no host answers any more. It is for
+people alone, and kept apart from the arena: learners of the coordinator's host act on the arena's tables, in which the
+numbers a host has published must not stand before its rows and vectors do.
 """
 
 import time
@@ -31,13 +31,9 @@ def number_of(effect: Effect[Any]) -> tuple[int, int]:
 
 @dataclass(frozen=True)
 class HostActivity:
-    """Activity of the learners of a host, with time passed instead of points in time, which differ from host to host.
+    """Activity of the learners of a host, with time passed in place of points in time, which differ between hosts."""
 
-    Attributes:
-        doing: effects, peers, and since how many milliseconds.
-    """
-
-    doing: tuple[Numbers, Numbers, Numbers]
+    doing: tuple[Numbers, Numbers, Numbers]  # effects, peers, and since how many milliseconds
     round: Numbers
     published: Numbers
     versions: Numbers
@@ -52,7 +48,7 @@ class HostActivity:
 
     @property
     def learners(self) -> set[int]:
-        """Numbers of learners that its tables have: one, if it is what it should be."""
+        """Numbers of learners that its tables have: one, if they agree."""
         return {len(numbers) for numbers in (*self.doing, self.round, self.published, self.versions)}
 
 
@@ -77,7 +73,7 @@ def milliseconds() -> int:
 
 def table(arena: Arena, hosts: Sequence[tuple[Sequence[int], ReportedActivity | None]]) -> str:
     """Return a line a learner: rank, host, whether it lives, effect, for how long, its round, its row's version, its
-    means. `hosts`: the ranks of each, and what it has said last."""
+    means. `hosts`: the ranks of each, and its last report."""
     lines = ["rank  host  alive  seconds  round  version  means  effect"]
     now = milliseconds()
     for host, (ranks, last) in enumerate(hosts):

@@ -1,39 +1,84 @@
-"""Means between devices by a collective library: by NCCL, where each learner of a host has a GPU of its own.
+"""Means between devices by a collective library: by NCCL, where each learner of a host has a GPU of its own; and
+process groups of torch.distributed, each an object of its own beside the one of the whole process.
 
-Who takes part, with which weight, and who has died is said in the arena's tables, as for means in shared memory; only
-when all have come is the library called, which would otherwise wait for ever. From then on the vector goes bucket by
+The members of a mean, their weights and their deaths are in the arena's tables, as for means in shared memory; the
+library, which would otherwise wait for ever, is called only when all have come. From then on the vector goes bucket by
 bucket, from its end, as backward fills it: a gradient's mean is under way while the rest of the gradient is computed,
 and that of a vector given before (`Begin`) beside the next gradient. The sums are the library's: equal to rounding, not
 to the bit, to those of the other runtimes.
 
 Where other nodes do not wait (hadpsgd), each node has a process group of its own, made at the first mean of a part of a
 segment: a node that has lost a member forms again without it in the next part. A vector that is one member's alone, as
-the model that a node's first learner hands to the others, is sent by one broadcast, half of what an all-reduce would
-send; a gradient by one all-reduce, and nothing else after it. Results lie in two buffers in turn, for the next gradient
-may be taken at the last one.
+the model that a node's first learner hands to the others, is sent by one broadcast, half the bytes of an all-reduce; a
+gradient by one all-reduce, and nothing else after it. Results lie in two buffers in turn, for the next gradient may be
+taken at the last one.
 
 Legend: P parameters, L learners.
 """
 
+import logging
 import os
 import shutil
+import tempfile
 import threading
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import timedelta
-from typing import Any, final
+from itertools import permutations
+from typing import Any, Literal, final
 
 import torch
 from torch import Tensor, distributed
-from torch.distributed import FileStore, PrefixStore, Work  # type: ignore[attr-defined]
+from torch.distributed import (  # type: ignore[attr-defined]
+    FileStore,
+    PrefixStore,
+    Store,
+    Work,
+)
 
+from roundelay.core.errors import UserError
+from roundelay.runtime.base import Cluster
 from roundelay.runtime.procs.coordination.means import PAUSES, Means, MemberLost
-from roundelay.runtime.procs.coordination.process_groups import OPENED, GroupPlace, Library
-from roundelay.runtime.procs.memory.arena import Arena
-from roundelay.runtime.procs.memory.patience import Patience
+from roundelay.runtime.procs.memory.arena import Arena, Layout
+from roundelay.runtime.procs.memory.device_rows import CONTRIBUTIONS, GRADIENT, MEAN, DeviceVectors
+from roundelay.runtime.procs.memory.locks import Patience
 from roundelay.runtime.procs.memory.publish import publish
-from roundelay.runtime.procs.memory.tables import Floats
+from roundelay.runtime.procs.memory.views import Floats
+from roundelay.strategies.base import Strategy
+
+Library = Literal["nccl", "gloo"]
+
+
+@final
+@dataclass(frozen=True)
+class GroupPlace:
+    """The place of one member in a process group."""
+
+    # rank, size: of how many.
+    rank: int
+    size: int
+    address: str  # of this host, where gloo listens
+    seconds: float  # after which a call has failed
+
+
+def _gloo(store: Store, place: GroupPlace) -> Any:
+    group = distributed.ProcessGroupGloo
+    options = group._Options()  # type: ignore[attr-defined]
+    options._devices = [group.create_device(hostname=place.address)]
+    options._timeout = timedelta(seconds=place.seconds)
+    return group(store, place.rank, place.size, options)
+
+
+def _nccl(store: Store, place: GroupPlace) -> Any:
+    options = distributed.ProcessGroupNCCL.Options()
+    options._timeout = timedelta(seconds=place.seconds)
+    return distributed.ProcessGroupNCCL(store, place.rank, place.size, options)
+
+
+OPENED: Mapping[Library, Callable[[Store, GroupPlace], Any]] = {"gloo": _gloo, "nccl": _nccl}
+"""By library, the maker of a process group, whose ends find each other by a store."""
+
 
 BUCKET = 25 * 2**18
 """Elements in one call of the library: 25 MiB. Smaller ones begin earlier, but each costs a round through all GPUs."""
@@ -42,16 +87,11 @@ BUCKET = 25 * 2**18
 @final
 @dataclass(frozen=True)
 class MeansLibrary:
-    """The library wanted for means between devices.
+    """The library wanted for means between devices."""
 
-    Args:
-        name: of it; None: NCCL, where each learner has a GPU of its own and nothing is recorded, else nothing but the
-            arena.
-        bucket: elements in one call of it.
-    """
-
+    # of it; None: NCCL, where each learner has a GPU of its own and nothing is recorded, else nothing but the arena.
     name: Library | None = None
-    bucket: int = BUCKET
+    bucket: int = BUCKET  # elements in one call of it
 
 
 USUAL_LIBRARY = MeansLibrary()
@@ -72,7 +112,7 @@ class Collectives:
         """Meet the others; once in a process. Sockets, as far as the library uses any, stay on this host.
 
         Raises:
-            RuntimeError: the library cannot work here, or somebody did not come.
+            RuntimeError: the library cannot work here, or a learner did not come.
         """
         os.environ.setdefault("NCCL_SOCKET_IFNAME", "lo")
         os.environ.setdefault("GLOO_SOCKET_IFNAME", "lo")
@@ -106,7 +146,7 @@ class DeviceMeans(Means):
         self._contribution, self._mean = torch.empty_like(gradient), torch.empty_like(gradient)
         self._bucket = bucket
         self._open = False  # is a mean of all under way?
-        self._laid = 0  # from this element on, what is given is complete
+        self._laid = 0  # from this element on, the given vector is complete
         self._under_way: list[Work | None] = []
 
     def leave(self) -> None:
@@ -208,7 +248,7 @@ class DeviceMeans(Means):
 
 LOOPBACK = "127.0.0.1"
 LOST_SECONDS = 5.0
-"""In which a death is said that a library has noticed."""
+"""Seconds in which a death that a library has noticed is in the tables."""
 
 
 @final
@@ -226,7 +266,7 @@ class NodeMeans(DeviceMeans):
         self._part = 0
 
     def begin_part(self, number: int) -> None:
-        """Begin part `number`, which no other part has, whose nodes are others."""
+        """Begin part `number`: no other part has that number, and its nodes may be others."""
         self.leave()
         self._part = number
 
@@ -236,7 +276,7 @@ class NodeMeans(DeviceMeans):
         self._under_way, self._open = [], False
         if idle:
             _end(held)
-        else:  # a call that somebody else does not come to ends when its time is up
+        else:  # a call to which a member does not come ends when its time is up
             threading.Thread(target=_end, args=(held,), daemon=True, name="end of a node's group").start()
 
     def _announce(self, source: int, weight: float, readers: Sequence[int], group: Sequence[int]) -> None:
@@ -280,7 +320,7 @@ class NodeMeans(DeviceMeans):
         self._patience.until(through, f"a mean of learners {tuple(self._members)} by a library", PAUSES)
         try:
             super()._finish(work)
-        except RuntimeError:  # a connection ends before anybody has said who is dead
+        except RuntimeError:  # a connection ends before the tables say which is dead
             deadline = time.monotonic() + LOST_SECONDS
             while time.monotonic() < deadline:
                 self._check_members()
@@ -294,7 +334,122 @@ class NodeMeans(DeviceMeans):
 
 
 def _end(held: list[Any]) -> None:
-    """End the process group in the list, which nobody else has."""
+    """End the process group in the list, its only holder."""
     if held[0] is not None:
         held[0].abort()
     held.clear()
+
+
+log = logging.getLogger("roundelay")
+
+
+def device_of(place: int, device: torch.device) -> torch.device:
+    """Return the device of the learner at `place` among those of its host: GPUs are dealt out in turn; with fewer of
+    them than learners, some share one."""
+    if device == torch.device("cuda"):  # any
+        return torch.device("cuda", place % torch.cuda.device_count())
+    return device
+
+
+def reach_each_other(devices: Iterable[torch.device]) -> bool:
+    """Return True if each of these can read and write each other's memory."""
+    numbers = {device.index for device in devices if device.type == "cuda"}
+    return all(torch.cuda.can_device_access_peer(one, other) for one, other in permutations(numbers, 2))
+
+
+def rows_may_leave(strategy: Strategy, alone: bool) -> bool:
+    """Return True if rows can be on devices while others write them: on one of several hosts only those of a strategy
+    whose exchanges take nothing but two learners' rows.
+
+    Args:
+        alone: there is one host.
+    """
+    traits = strategy.traits
+    return not traits.synchronous and (alone or (traits.model == "mean" and not strategy.memory))
+
+
+def rows_on_devices(
+    cluster: Cluster, layout: Layout, device: torch.device | None, here: Sequence[int]
+) -> DeviceVectors | None:
+    """Return rows in the memory of devices, if others write a learner's row and these devices can reach each other's
+    memory.
+
+    Args:
+        device: that learners compute on.
+        here: learners of this host.
+
+    Raises:
+        UserError: there is no room.
+    """
+    if device is None or not rows_may_leave(cluster.strategy, len(here) == cluster.learners):
+        return None
+    own = {rank: device_of(place, device) for place, rank in enumerate(here)}
+    devices = [own.get(rank) for rank in range(cluster.learners)]
+    if not reach_each_other(own.values()):
+        return None
+    try:
+        return DeviceVectors.allocate(
+            ("row", *layout.memory), layout.parameters, layout.centre, devices, layout.centre_memory
+        )
+    except torch.OutOfMemoryError as error:
+        raise UserError(
+            f"the GPUs have no room for {cluster.learners} learners of {layout.parameters:,} parameters ({error}). "
+            "Use fewer learners or a smaller model."
+        ) from error
+
+
+def shared_for_means(strategy: Strategy) -> tuple[str, ...]:
+    """Return the names of what learners of one host give to means, and of the mean, as far as it can be on devices:
+    none, where a centre is in the arena, or nothing is given."""
+    traits = strategy.traits
+    if not traits.synchronous or traits.model != "mean":
+        return ()
+    return (GRADIENT, *(CONTRIBUTIONS if strategy.gives_vectors else ()), MEAN)
+
+
+def means_on_devices(cluster: Cluster, layout: Layout, device: torch.device | None) -> DeviceVectors | None:
+    """Return what learners of one host give to means, and the mean, in the memory of devices, if these can reach each
+    other's; None: in the arena, as where there is no room.
+
+    Args:
+        device: that learners compute on.
+    """
+    names = shared_for_means(cluster.strategy)
+    if device is None or cluster.learners == 1 or not names:
+        return None
+    devices = [device_of(rank, device) for rank in range(cluster.learners)]
+    if not reach_each_other(devices):
+        return None
+    try:
+        return DeviceVectors.allocate(names, layout.parameters, False, devices)
+    except torch.OutOfMemoryError as error:
+        log.warning("means are taken in the memory of the host, for the GPUs have no room (%s).", error)
+        return None
+
+
+def visible() -> dict[str, str]:
+    """Return variables that give numbers of devices their meaning: processes that share devices must agree on them."""
+    return {name: os.environ[name] for name in ("CUDA_VISIBLE_DEVICES", "CUDA_DEVICE_ORDER") if name in os.environ}
+
+
+def means_between_devices(
+    cluster: Cluster, device: torch.device | None, wanted: MeansLibrary, recorded: bool, rows_there: bool = False
+) -> Collectives | None:
+    """Return the library by which learners take means, if not in the arena: of all, under a synchronous strategy, or of
+    each node.
+
+    Args:
+        device: that learners compute on.
+        recorded: is a trace taken?
+        rows_there: are rows on devices, where all learners reach them?
+    """
+    nodes = not cluster.strategy.traits.synchronous and cluster.strategy.node_learners > 1 and rows_there
+    if device is None or not (cluster.strategy.traits.synchronous or nodes):
+        return None
+    own = device.type == "cuda" and 1 < cluster.learners <= torch.cuda.device_count()
+    library = wanted.name
+    if library is None and own and not recorded and torch.distributed.is_nccl_available():
+        library = "nccl"
+    if library is None:
+        return None
+    return Collectives(library, tempfile.mkdtemp(prefix="roundelay-"), wanted.bucket, nodes)

@@ -2,7 +2,6 @@
 
 import time
 from enum import Enum
-from typing import final
 
 from roundelay.core.effects import Gather
 from roundelay.runtime.gathering import Gatherings
@@ -17,7 +16,6 @@ class Next(Enum):
     GO_ON = "go on"
 
 
-@final
 class Attendee:
     """Learner `rank` at the gatherings of `arena`, which it may have to itself: a lock knows no threads."""
 
@@ -32,17 +30,17 @@ class Attendee:
                 self._arena.gatherings.opened_at[0] = time.monotonic()
 
     def admits(self, effect: Gather) -> bool:
-        """Return True if its contribution counts."""
+        """Return True if the learner's contribution counts."""
         with self._arena.queue_lock:
             return self._rules.admits(self._rank, effect)
 
     def arrives(self, effect: Gather) -> bool:
-        """Note that it has given; return True if it must wait."""
+        """Note that the learner has given; return True if it must wait."""
         with self._arena.queue_lock:
             return self._rules.arrive(self._rank, effect.last, time.monotonic())
 
     def next(self, effect: Gather) -> Next:
-        """Return the next: it waits still, is to close the gathering, or goes on."""
+        """Return the learner's next move: it waits still, is to close the gathering, or goes on."""
         with self._arena.queue_lock:
             now = time.monotonic()
             if self._rules.take_release(self._rank, now):
@@ -51,12 +49,12 @@ class Attendee:
             return Next.CLOSE if closes else Next.WAIT
 
     def give_up_closing(self) -> None:
-        """Note that it was to close a gathering, and something has come between."""
+        """Note that the learner, if it was to close a gathering, has not."""
         with self._arena.queue_lock:
             self._rules.give_up_closing(self._rank)
 
     def closed(self) -> None:
-        """Note that the gathering that it was to close is closed; it goes on."""
+        """Note that the learner has closed the gathering, and goes on."""
         with self._arena.queue_lock:
             self._rules.close(self._taking_part(), time.monotonic())
             self._rules.take_release(self._rank, time.monotonic())

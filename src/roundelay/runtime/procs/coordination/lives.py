@@ -1,11 +1,11 @@
-"""Lives of learners: who decides that one is dead, and who tells whom.
+"""Lives of learners: how one is found dead, and how others hear of it.
 
-Everybody on a host acts on one table of its arena, `alive` (`Liveness`, views.py): a learner is dead once it says so.
-Whoever sees a death first writes it there, and gives back what the dead one held:
+All processes of a host act on one table of its arena, `alive` (`Liveness`, views.py): a learner is dead once it says
+so. The first that sees a death writes it there, and gives back the dead one's minibatches:
 
     it was started by      a death is seen by                              because
     `roundelay train`      its parent (procs/processes.py)                 its process has ended
-    somebody else          a learner that waits for others, or the         its process held a lock, which is free
+    a launcher             a learner that waits for others, or the         its process held a lock, which is free
                            process that speaks to other hosts (`look`)
     another host           the host that leads (hosts/control/membership)  the link to that host is closed or silent
 
@@ -13,14 +13,14 @@ A learner that leaves says so itself. A host that works and gets nothing done co
 hosts/control/coordinator.py). Why a host is taken for lost is in the run's records (`HostGone`), or on standard error:
 of the host that leads a session, and of the host whose link to it is gone.
 
-Between hosts, each host tells the one that leads who of its learners lives: in `HostState`, a few times a second, or
-with the columns of attached learners. The one that leads tells all others of everybody: in `Living`, under a growing
+Between hosts, each host tells the one that leads which of its learners live: in `HostState`, a few times a second, or
+with the columns of attached learners. The one that leads tells all others of all learners: in `Living`, under a growing
 number, and with those columns. A host that hears that a learner elsewhere is dead writes it into its own arena; so
 exchanges and means, which read that table alone, do without it. A host that hears from the leader no more takes all
 attached learners elsewhere for dead, unless another leads (hosts/control/succession.py), and stops those of a run.
 
 A learner comes to life again where its host lets it: in the place of a dead one, by its parent; by itself, between two
-meetings; or by those who wait for it from then on, at a meeting (runtime/attached/handover.py).
+meetings; or by those that wait for it from then on, at a meeting (runtime/attached/handover.py).
 """
 
 import fcntl
@@ -31,8 +31,7 @@ from collections.abc import Callable, Sequence
 from typing import final
 
 from roundelay.runtime.procs.memory.arena import Arena
-from roundelay.runtime.procs.memory.locks import FLOCK, ByteLock
-from roundelay.runtime.procs.memory.patience import Patience
+from roundelay.runtime.procs.memory.locks import FLOCK, ByteLock, Patience
 
 DEATH_CHECK_SECONDS = 0.1
 """Interval at which a process that waits looks whether learners live."""
@@ -48,7 +47,7 @@ def life_lock(arena: Arena, rank: int, patience: Patience) -> ByteLock:
 
 
 def breathes(arena: Arena, rank: int) -> bool:
-    """Return whether anybody but this process holds the lock of that life."""
+    """Return whether another process than this holds the lock of that life."""
     question = struct.pack(FLOCK, fcntl.F_WRLCK, os.SEEK_SET, _life_byte(arena, rank), 1, 0)
     answer = fcntl.fcntl(arena.descriptor, fcntl.F_OFD_GETLK, question)
     return int(struct.unpack(FLOCK, answer)[0]) != fcntl.F_UNLCK
@@ -63,7 +62,7 @@ class DeathWatch:
     """Looks at the locks of learners that have no parent.
 
     Args:
-        give_back: called once for a dead rank, under the queue lock, so that others draw what it held.
+        give_back: called once for a dead rank, under the queue lock, so that others draw its minibatches.
     """
 
     def __init__(self, arena: Arena, give_back: Callable[[int], None]) -> None:

@@ -1,5 +1,5 @@
-"""Means in shared memory: of a group, where each member sums one part for everybody, and of neighbours, where each sums
-its own.
+"""Means in shared memory: of a group, where each member sums one part for all, and of neighbours, where each sums its
+own.
 
 Means have numbers, 1, 2, 3, ... . To take part, a learner lays its vector out and raises its `sent_seq` to that number.
 When all it needs have sent, it sums:
@@ -10,54 +10,56 @@ When all it needs have sent, it sums:
 
 There are two mailboxes, for even and odd numbers: a learner may lay out number n + 1 while others still read n, and
 before it lays out n + 2 it waits for the readers of n. One `mean` vector is enough: a member writes the next result
-only after all have sent for it, and nobody sends before it has finished with the last reply (a reply is valid
-until the next mean).
+only after all have sent for it, and no member sends before it has finished with the last reply (a reply is valid until
+the next mean).
 
-Everybody who may wait for whom counts the same means: members of disjoint groups each their own, but who mixes with
-neighbours must take part in everything the neighbours take part in.
+Learners that may wait for each other count the same means: members of disjoint groups each their own, but a learner
+that mixes with neighbours must take part in all means of the neighbours.
 
-Where some of those are on other hosts, a thread of this host's own process sums what goes beyond it, or brings it here
-(runtime/hosts/means.py). Then a mean of everybody is complete when `global_seq` says so, and a gradient may take part
-while it is computed (`ready_from`); means of everybody have numbers of their own, which `global_sent_seq` counts; and
-what a learner says of its mailbox, it says anew only when that thread has read it (`forwarded_seq`). A mean of coded
-vectors does not go along a chain, whose partial sums would have to be coded again: every learner's vector goes to every
-host in its own form (`codec`), and each learner sums all of them, with the bits of one host.
+Where some of those are on other hosts, a thread of this host's own process sums over hosts, or brings vectors here
+(runtime/hosts/means.py). Then a mean of all learners is complete when `global_seq` says so, and a gradient may take
+part while it is computed (`ready_from`); means of all have numbers of their own, which `global_sent_seq` counts; and a
+learner writes new facts about its mailbox only when that thread has read the old ones (`forwarded_seq`). A mean of
+coded vectors does not go along a chain, whose partial sums would have to be coded again: every learner's vector goes to
+every host in its own form (`codec`), and each learner sums all of them, with the bits of one host.
+
+Where learners of one host compute on devices, what they give and the mean may lie there (memory/device_rows.py), and
+nothing else is different: a number is raised when the device has done what it says.
 
 A vector may be shorter than P, a fragment: it takes the beginning of a mailbox, and the result the beginning of its
 vector.
 
-Whoever dies ends a mean, unless learners go on without (`goes_on`). Then a mean is one of those who have sent for it,
-also where they died after that: what the dead have sent no longer changes, and whoever sees that one is dead sees all
-that it has sent, so all agree on who that is. Of the shares of the result, those that the dead had left to sum are
-summed by the lowest rank that lives, in the same order.
+A death ends a mean, unless learners go on without the dead (`goes_on`). Then a mean is one of those that have sent for
+it, also where they died after that: vectors that the dead have sent no longer change, and a learner that sees one dead
+sees all that it has sent, so all agree on the members. Shares of the result that the dead had left to sum are summed by
+the lowest rank that lives, in the same order.
 
-All these numbers are published (memory/publish.py); runtime/procs/memory/views.py says who writes which.
+All these numbers are published (memory/publish.py); runtime/procs/memory/views.py says which process writes each.
 
 Legend: P parameters.
 """
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 
 import torch
 from torch import Tensor
 
 from roundelay.algorithms.averaging import some_weight, weighted_mean_
-from roundelay.algorithms.codecs import FORMS
+from roundelay.algorithms.codecs import form_names
 from roundelay.core.codec import FP32, Codec
 from roundelay.core.errors import UserError
-from roundelay.core.flat import chunks, slices
+from roundelay.core.flat import VectorFragment, chunks, slices
 from roundelay.runtime.procs.memory.arena import Arena
 from roundelay.runtime.procs.memory.bell import bell_of_means
-from roundelay.runtime.procs.memory.patience import Patience
-from roundelay.runtime.procs.memory.pinned import pinned
+from roundelay.runtime.procs.memory.device_rows import CONTRIBUTIONS, GRADIENT, MEAN, finish, pinned
+from roundelay.runtime.procs.memory.locks import Patience
 from roundelay.runtime.procs.memory.publish import publish
-from roundelay.runtime.procs.memory.tables import Integers
-from roundelay.runtime.procs.memory.views import HostMeanSequences
+from roundelay.runtime.procs.memory.views import HostMeanSequences, Integers
 
 PAUSES = (20e-6, 500e-6)
 """Seconds between two looks of a learner that waits for others, at first and at most."""
 RUNG_PAUSES = (20e-3, 20e-3)
-"""The same where a bell ends the pause: all that is waited for is rung for, but for the death of another."""
+"""The same where a bell ends the pause: each event is rung for, except the death of another."""
 
 
 class MemberLost(Exception):
@@ -71,7 +73,7 @@ class MemberLost(Exception):
 class Means:
     """One learner's part in the means it takes part in, one at a time."""
 
-    SOURCES = ("gradient", "contribution 0", "contribution 1")
+    SOURCES = (GRADIENT, *CONTRIBUTIONS)
 
     def __init__(
         self,
@@ -90,7 +92,9 @@ class Means:
         self._pauses = RUNG_PAUSES if self._bell.hung else PAUSES
         self._sequences, self._alive = arena.sequences, arena.liveness.alive
         self._sent, self._acked = arena.sequences.sent_seq, arena.sequences.acked_seq
-        self._incoming = [arena.vector("contribution 0", rank), arena.vector("contribution 1", rank)]
+        self._incoming = [arena.vector(name, rank) for name in CONTRIBUTIONS]
+        there = arena.on_devices is not None and arena.on_devices.has_means
+        self._device = arena.vector(GRADIENT, rank).device if there else None
         self._readers: list[Sequence[int]] = [(), ()]
         self._mixed: Tensor | None = None
         self._elements = arena.layout.parameters  # of the vectors in the mean under way
@@ -99,7 +103,7 @@ class Means:
         """The sum of the weights in the last mean of a group."""
 
     def begin_segment(self) -> None:
-        """Begin a segment, whose counts the parent has set to 0."""
+        """Begin a segment: the parent has set its counts to 0."""
         self._readers = [(), ()]
 
     def publish_gradient(self, weight: float, group: Sequence[int]) -> None:
@@ -108,9 +112,9 @@ class Means:
         self._announce(0, weight, (), group)
 
     def announce_gradient(self, weight: float, group: Sequence[int], at: Tensor) -> Callable[[int], None] | None:
-        """Announce a gradient that is still to be computed at the point `at` (P,). The reply is to be told from which
-        element on it is complete, now and then, and 0 in the end. None: that is too early, publish it when it is there;
-        all of the group are on this host, or the result would overwrite `at`."""
+        """Announce a gradient that is still to be computed at the point `at` (P,). Call the reply now and then with the
+        element from which the gradient is complete, and with 0 in the end. None: that is too early, publish it when it
+        is there; all of the group are on this host, or the result would overwrite `at`."""
         if self._far.isdisjoint(group) or at.data_ptr() == self._mean_of_all(group).data_ptr():
             return None
         self._gathers, self._elements = False, self._arena.layout.parameters
@@ -127,9 +131,9 @@ class Means:
     def publish(
         self, vector: Tensor, weight: float, group: Sequence[int] = (), readers: Sequence[int] = (), codec: Codec = FP32
     ) -> None:
-        """Take part with a copy of `vector` (n,), n at most P; with weight 0 nobody reads it, so none is made.
-        `readers` are the others who will read it in a mean of neighbours. `vector` is as it arrives by `codec`, the
-        form in which it goes to other hosts."""
+        """Take part with a copy of `vector` (n,), n at most P; with weight 0 it is not read, so none is made. `readers`
+        are the others that will read it in a mean of neighbours. `vector` is as it arrives by `codec`, the form in
+        which it goes to other hosts."""
         self._gathers, self._elements = not codec.exact and not self._far.isdisjoint(group), len(vector)
         if self._gathers:
             readers, group = [member for member in group if member != self._rank], ()
@@ -145,14 +149,14 @@ class Means:
             self._lay_out(parity, vector)
         if self._forwards:
             self._wait((self._rank,), self._between_hosts.forwarded_seq, "forwarded", number - 2)
-            self._between_hosts.codec[parity, self._rank] = [*FORMS].index(codec.name)
+            self._between_hosts.codec[parity, self._rank] = form_names().index(codec.name)
             self._between_hosts.codec_numbers[parity, self._rank, : len(codec.numbers)] = codec.numbers
         self._readers[parity] = readers
         self._announce(1 + parity, weight, readers, group)
 
     def _lay_out(self, parity: int, vector: Tensor) -> None:
         incoming = self._incoming[parity]
-        if vector.device.type == "cpu":
+        if self._device is None and vector.device.type == "cpu":
             for here, part in zip(slices(incoming[: len(vector)]), slices(vector), strict=True):
                 here.copy_(part)
         else:
@@ -170,6 +174,7 @@ class Means:
             self._between_hosts.elements[parity, self._rank] = self._elements
         self._sequences.source[parity, self._rank] = source
         self._sequences.weights[parity, self._rank] = weight
+        self._finish_told()
         publish(self._sent, self._rank, number)  # last: the others act on it
         if not self._far.isdisjoint(group):
             global_sent = self._between_hosts.global_sent_seq
@@ -177,11 +182,11 @@ class Means:
         self._bell.ring()
 
     def collect(self, group: Sequence[int]) -> Tensor:
-        """Return a vector (P,) that begins with the mean over `group`, as long as what was given, once all have sent.
+        """Return a vector (P,) that begins with the mean over `group`, as long as the given vector, once all have sent.
 
         Raises:
-            MemberLost: somebody in the group died.
-            TimeoutError: somebody did not come; says who.
+            MemberLost: a member of the group died.
+            TimeoutError: a member did not come; says which.
         """
         arena, number = self._arena, int(self._sent[self._rank])
         if self._gathers:
@@ -192,7 +197,7 @@ class Means:
         if not self._far.isdisjoint(group):
             return self._collect_everybody(group)
         self._wait(group, self._sent, "sent", number)
-        mean, present = arena.vector("mean", group[0]), self._present(group, number)
+        mean, present = arena.vector(MEAN, group[0]), self._present(group, number)
         vectors = self._laid_out(present, number)
         shares: Sequence[float] = [float(self._sequences.weights[number % 2, r]) for r in present]
         if self._goes_on:
@@ -200,8 +205,9 @@ class Means:
         self.total = sum(shares)
 
         def sum_share(member: int) -> None:
-            for part in chunks(self._elements, list(group).index(member), len(group)):
-                weighted_mean_(mean[part], [v[part] for v in vectors], shares)
+            for part in self._parts(list(group).index(member), len(group)):
+                self._add_up(mean[part], [v[part] for v in vectors], shares)
+            self._finish_told()
             publish(self._acked, member, number)
             self._bell.ring()
 
@@ -210,7 +216,7 @@ class Means:
         return mean
 
     def _present(self, ranks: Sequence[int], number: int) -> Sequence[int]:
-        """Return those of `ranks` who have sent for a mean for which nobody waits any longer."""
+        """Return those of `ranks` that have sent for a mean, when the wait for it is over."""
         return [rank for rank in ranks if self._sent[rank] >= number] if self._goes_on else ranks
 
     def _collect_everybody(self, group: Sequence[int]) -> Tensor:
@@ -233,7 +239,7 @@ class Means:
 
     def _mean_of_all(self, group: Sequence[int]) -> Tensor:
         """Return the vector (P,) that holds the mean of a group with members on other hosts."""
-        return self._arena.vector("mean", next(rank for rank in group if rank not in self._far))
+        return self._arena.vector(MEAN, next(rank for rank in group if rank not in self._far))
 
     def collect_neighbours(self, weights: Sequence[tuple[int, float]]) -> Tensor:
         """Return the mean of the neighbours in `weights`, in a vector as of `collect`, once they have sent.
@@ -246,12 +252,35 @@ class Means:
         present = self._present(ranks, number)
         vectors, shares = self._laid_out(present, number), [weight for rank, weight in weights if rank in present]
         if self._mixed is None:
-            self._mixed = torch.empty_like(vectors[0])
-        for part in chunks(self._elements):
-            weighted_mean_(self._mixed[part], [v[part] for v in vectors], shares)
+            self._mixed = torch.empty_like(vectors[0], device=self._device)
+        for part in self._parts():
+            self._add_up(self._mixed[part], [v[part] for v in vectors], shares)
+        self._finish_told()
         publish(self._acked, self._rank, number)
         self._bell.ring()
         return self._mixed
+
+    def _parts(self, part: int = 0, parts: int = 1) -> Iterable[slice]:
+        """Return the pieces of a vector that are summed one after the other, of one of so many parts of it: chunks; on
+        a device, where each costs launches of kernels, all of it at once."""
+        if self._device is None:
+            return chunks(self._elements, part, parts)
+        return [VectorFragment(part, parts).within(self._elements)]
+
+    def _add_up(self, out: Tensor, vectors: Sequence[Tensor], weights: Sequence[float]) -> None:
+        """Take the weighted mean, on this learner's device if it has one."""
+        if self._device is None:
+            weighted_mean_(out, vectors, weights)
+            return
+        here = out if out.device == self._device else torch.empty_like(out, device=self._device)
+        weighted_mean_(here, [vector.to(self._device) for vector in vectors], weights)
+        if here is not out:
+            out.copy_(here)
+
+    def _finish_told(self) -> None:
+        """Wait until this learner's device, if it has one, has done its work."""
+        if self._device is not None:
+            finish(self._device)
 
     def _laid_out(self, ranks: Sequence[int], number: int) -> list[Tensor]:
         return [self._arena.vector(self.SOURCES[self._sequences.source[number % 2, r]], r) for r in ranks]
@@ -269,8 +298,8 @@ class Means:
         number: int,
         instead: Callable[[int], None] | None = None,
     ) -> None:
-        """Wait until all of `group` have come to `number` in `table`, whose numbers say what was `stage`. Where
-        learners go on without the dead, nobody waits for these; what one has left undone the lowest that lives does
+        """Wait until all of `group` have come to `number` in `table`, which counts means `stage` by each. Where
+        learners go on without the dead, these are not waited for; the lowest that lives does the work of each
         `instead`, and the others wait for that."""
         missing = [r for r in group if table[r] < number]
 
@@ -293,7 +322,7 @@ class Means:
         """Go on without a member that others wait for and that has died.
 
         Raises:
-            MemberLost: nobody goes on without it.
+            MemberLost: learners do not go on without it.
         """
         if not self._goes_on:
             raise MemberLost(rank)

@@ -23,76 +23,56 @@ from roundelay.core.errors import UserError
 from roundelay.core.flat import WHOLE, VectorFragment
 from roundelay.runtime.messages import Message, Number, Range, plain, read
 from roundelay.runtime.procs.memory.arena import Arena
-from roundelay.runtime.procs.memory.patience import Patience
+from roundelay.runtime.procs.memory.locks import Patience
 from roundelay.runtime.procs.memory.publish import publish
 from roundelay.runtime.procs.memory.views import NONE
 
 LEFT_OUT = -2
-"""The answer to a gathering for which what the learner came with does not count."""
+"""The answer to a gathering in which the learner's contribution does not count."""
 
 
 BY_RUN = "*"
-"""In the place of the memory of a codec: the run has chosen it, so each end remembers by itself what it leaves out."""
+"""In the place of the memory of a codec: the run has chosen it, so each end keeps the part left out by itself."""
 Factor = Annotated[float, Range(0, 1)]
 
 
 @final
 @dataclass(frozen=True)
 class Gathering:
-    """A gathering, without what is given to it.
-
-    Attributes:
-        close: the rule by which it closes, as algorithms/rules.py describes it.
-        beside: names of vectors beside the centre that this rule takes.
-        norm, loss: None where they are not finite.
-    """
+    """A gathering, without what is given to it."""
 
     quorum: Quorum
-    close: dict[str, Any]
-    beside: tuple[str, ...]
+    close: dict[str, Any]  # the rule by which it closes, as algorithms/rules.py describes it
+    beside: tuple[str, ...]  # names of vectors beside the centre that this rule takes
     last: bool
+    # norm, loss: None where they are not finite.
     norm: Number | None
     loss: Number | None
 
 
 class ExchangeFacts(Message):
-    """Facts of an exchange, as they are said in shared memory and between hosts.
+    """Facts of an exchange, as they are said in shared memory and between hosts."""
 
-    Attributes:
-        rule: its name and numbers, as algorithms/rules.py describes it; None: there is no exchange.
-        since: the version of the peer's row from which the rule's age counts; None: it takes none.
-        wire: the codec by which the row travels, if the strategy has chosen it.
-        memory: the vector for what that leaves out; BY_RUN: the run chooses the codec.
-        report: it is a report, and these are names of vectors beside the centre that its rule takes.
-        along: names of vectors that both learners keep, and that take part as their rows do.
-        decay: factors on the masses of the row of the learner that asked and of the other, where rows are weighed.
-        part: of the row, as the strategy has said.
-    """
-
+    # its name and numbers, as algorithms/rules.py describes it; None: there is no exchange.
     rule: dict[str, Any] | None = None
-    since: int | None = None
-    wire: Codec = FP32
-    memory: str = BY_RUN
+    since: int | None = None  # the version of the peer's row from which the rule's age counts; None: it takes none
+    wire: Codec = FP32  # the codec by which the row travels, if the strategy has chosen it
+    memory: str = BY_RUN  # the vector for what that leaves out; BY_RUN: the run chooses the codec
+    # it is a report, and these are names of vectors beside the centre that its rule takes.
     report: tuple[str, ...] | None = None
-    along: tuple[str, ...] = ()
+    along: tuple[str, ...] = ()  # names of vectors that both learners keep, and that take part as their rows do
+    # factors on the masses of the row of the learner that asked and of the other, where rows are weighed.
     decay: tuple[Factor, Factor] | None = None
-    part: VectorFragment = WHOLE
+    part: VectorFragment = WHOLE  # of the row, as the strategy has said
 
 
 class PeerRequest(ExchangeFacts):
-    """A learner's request that concerns a row of another host.
+    """A learner's request that concerns a row of another host."""
 
-    Attributes:
-        peer: that row; -1: nothing is asked for.
-        private: names of vectors of the learner that the rule takes.
-        into: name of the vector into which the row is to be copied; "" where it is not.
-        gather: the gathering to which the learner comes, if it does.
-    """
-
-    peer: Annotated[int, Range(-1)] = -1
-    private: tuple[str, ...] = ()
-    into: str = ""
-    gather: Gathering | None = None
+    peer: Annotated[int, Range(-1)] = -1  # that row; -1: nothing is asked for
+    private: tuple[str, ...] = ()  # names of vectors of the learner that the rule takes
+    into: str = ""  # name of the vector into which the row is to be copied; "" where it is not
+    gather: Gathering | None = None  # the gathering to which the learner comes, if it does
 
 
 def is_here(arena: Arena, row: int, here: Sequence[int]) -> bool:
@@ -133,7 +113,7 @@ class Outbox:
             self._wake = os.open(wake, os.O_WRONLY | os.O_NONBLOCK | os.O_CLOEXEC)
         except OSError as error:
             raise RuntimeError(f"learner {rank}: the exchange client of its host is not there ({error})") from error
-        self._send(PeerRequest())  # whatever a learner that had this place before has asked for comes to nothing
+        self._send(PeerRequest())  # requests of an earlier learner in this place come to nothing
 
     def takes(self, row: int) -> bool:
         """Return True if `row` is one of another host. A centre that is lost is waited for, until it is made again.
@@ -233,7 +213,7 @@ class Outbox:
         return bool(self._done[self._rank] == self._asked[self._rank])
 
     def wait(self, peer: int) -> int | None:
-        """Return the answer to the last request: the version of row `peer`, or LEFT_OUT, or None: nobody is there.
+        """Return the answer to the last request: the version of row `peer`, or LEFT_OUT, or None: no learner is there.
 
         Raises:
             TimeoutError: the client does not reply.

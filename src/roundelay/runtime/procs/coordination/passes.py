@@ -1,10 +1,11 @@
-"""The work queue of somebody else's training loop: passes over data, each drawn from by whoever is ready.
+"""The work queue of a user's training loop: passes over data, from which any learner that is ready draws.
 
 Learners need not be in the same pass: the fast begin the next while the slow end the last. So several are kept, in
-slots found by key. What a learner has drawn and not trained is held for it: should it die, others draw it.
+slots found by key. Minibatches that a learner has drawn and not trained are held for it: should it die, others draw
+them.
 
-How many minibatches a pass has need not be known: of data that are read one after the other, whoever comes to their end
-says so, by asking for one of so many.
+How many minibatches a pass has need not be known: of data that are read one after the other, the learner that comes to
+their end says so, by asking for one of so many.
 """
 
 from collections.abc import Iterable, Sequence
@@ -13,15 +14,14 @@ from typing import Annotated, Any
 
 from roundelay.runtime.messages import InvalidMessage, Message, Range, Rank
 from roundelay.runtime.procs.memory.arena import Arena
-from roundelay.runtime.procs.memory.tables import Integers, L, View, table
-from roundelay.runtime.procs.memory.views import NONE
+from roundelay.runtime.procs.memory.views import NONE, Integers, L, View, table
 
 Key = tuple[int, int, int]
 """(sampler, epoch, how often that epoch was gone through before)"""
 PASS_SLOTS = 64
 """Passes that may be under way."""
 HELD = 32
-"""Minibatches that are held for a learner at most; of those it has drawn before, nobody else hears."""
+"""Minibatches that are held for a learner at most; those it has drawn before are forgotten."""
 ENDLESS = 1 << 52
 """Number of minibatches in a pass whose end is not known; the next one where it has come to its end."""
 Slot = Annotated[int, Range(0, PASS_SLOTS - 1)]
@@ -53,14 +53,14 @@ def draw(arena: Arena, rank: int, key: Key, pieces: int, segment: int = 0, keep:
             return None
         tables.segment[slot] = segment
         following, returned = tables.next_index, tables.returned[slot]
-        if returned[0] and returned[returned[0]] < pieces:  # what a dead learner left undone comes first
+        if returned[0] and returned[returned[0]] < pieces:  # minibatches of a dead learner come first
             index = int(returned[returned[0]])
             tables.held[rank, held] = slot, index
             returned[0] -= 1
             return index
         index = int(following[slot])
         if index >= pieces:
-            following[slot], returned[0] = ENDLESS, 0  # what others have drawn beyond the end is nothing
+            following[slot], returned[0] = ENDLESS, 0  # numbers that others have drawn beyond the end are void
             return None
         tables.held[rank, held] = slot, index
         following[slot] += 1
@@ -68,7 +68,8 @@ def draw(arena: Arena, rank: int, key: Key, pieces: int, segment: int = 0, keep:
 
 
 def _keep(tables: PassTables, rank: int, slot: int, keep: int) -> int:
-    """Let go of what counts as trained when a learner draws from the pass in that slot; the place of the next."""
+    """Let go of minibatches that count as trained when a learner draws from the pass in that slot; return the place of
+    the next."""
     sampler = tables.keys[slot, 0]
     entries = _entries(tables, rank)
     here = [entry for entry in entries if entry[0] == slot]
@@ -104,18 +105,12 @@ def _slot(tables: PassTables, key: Key) -> int:
 
 @dataclass(frozen=True)
 class Pass:
-    """A pass as it stands.
-
-    Attributes:
-        following: the next minibatch.
-        again: those that are to be drawn again, the first in the pass last.
-        segment: in which one was asked for last.
-    """
+    """A pass as it stands."""
 
     key: Key
-    following: int
-    again: tuple[int, ...]
-    segment: int
+    following: int  # the next minibatch
+    again: tuple[int, ...]  # those that are to be drawn again, the first in the pass last
+    segment: int  # in which one was asked for last
 
     @property
     def drawn(self) -> int:
@@ -132,7 +127,7 @@ class Passes(Message):
     held: tuple[tuple[Rank, tuple[tuple[Slot, int], ...]], ...] = ()
 
     def since(self, before: "Passes") -> "Passes":
-        """Return what is not as it was before."""
+        """Return all that differs from `before`."""
         passes, held = {*before.passes}, {*before.held}
         changed = tuple(one for one in self.passes if one not in passes)
         return Passes(self.count, changed, tuple(one for one in self.held if one not in held))
@@ -149,7 +144,7 @@ def read(arena: Arena) -> Passes:
 
 
 def enter(arena: Arena, said: Passes) -> None:
-    """Store what was `read` elsewhere: all of it, or nothing.
+    """Store tables that were `read` elsewhere: all of them, or nothing.
 
     Raises:
         InvalidMessage: it does not fit.
@@ -200,8 +195,8 @@ def restore(arena: Arena, passes: Sequence[Sequence[Any]]) -> None:
 
 
 def give_back(arena: Arena, rank: int) -> None:
-    """Give back, under the queue lock, what a dead learner held, for others to draw, unless it died before that was
-    out."""
+    """Give back, under the queue lock, minibatches that a dead learner held, for others to draw; one that is not out
+    yet stays in the queue."""
     tables = arena.view(PassTables)
     for slot, index in tables.held[rank].tolist():
         if 0 <= index < tables.next_index[slot]:
@@ -222,9 +217,9 @@ def _draw_again(returned: Integers, indices: Iterable[int]) -> None:
 
 
 def take_over(arena: Arena, given: Sequence[tuple[int, Key, int]], lost: Sequence[int]) -> None:
-    """Go on where a copy of the tables of another host is, which may lack the last draws: what living learners were
-    `given` (rank, pass, minibatch), each in turn, is not drawn again; what `lost` ones held, or was given to nobody who
-    lives, is."""
+    """Go on from a copy of the tables of another host, which may lack the last draws: minibatches that living learners
+    were `given` (rank, pass, minibatch), each in turn, are not drawn again; those that `lost` ones held, or that no
+    living learner was given, are."""
     with arena.queue_lock:
         tables = arena.view(PassTables)
         for _, key, index in sorted(given, key=lambda one: one[2]):

@@ -1,10 +1,10 @@
-"""The work queue of an asynchronous segment: whoever is ready draws the next minibatch.
+"""The work queue of an asynchronous segment: any learner that is ready draws the next minibatch.
 
 A learner may be killed between any two stores. Therefore it claims a minibatch before it takes it out: killed in
 between, it holds a claim on something still to be drawn, which `give_back` can tell. In the other order the minibatch
 would be lost.
 
-What it has trained is counted exactly once, too: the new totals are laid out first, one store says that the minibatch
+A trained minibatch is counted exactly once, too: the new totals are laid out first, one store says that the minibatch
 is trained, and entering the totals may be repeated.
 """
 
@@ -14,8 +14,7 @@ from roundelay.core.epochs import EpochPlan
 from roundelay.core.state import Minibatch, Statistics
 from roundelay.runtime.procs.memory.arena import Arena
 from roundelay.runtime.procs.memory.publish import publish
-from roundelay.runtime.procs.memory.tables import Integers
-from roundelay.runtime.procs.memory.views import EMPTY, END, NONE, PREFETCH, TRAINED, WorkQueue
+from roundelay.runtime.procs.memory.views import EMPTY, END, NONE, PREFETCH, TRAINED, Integers, WorkQueue
 
 NONE_YET = Minibatch(0, NONE, 0, 0)
 """Nothing to draw just now; ask again."""
@@ -33,7 +32,7 @@ def draw(arena: Arena, rank: int, plan: EpochPlan) -> Minibatch | None:
 
 
 def draw_together(arena: Arena, rank: int, group: Sequence[int], plan: EpochPlan) -> Minibatch | None:
-    """Return `draw` for a member of a group: whoever comes first draws for all, and the others find theirs `assigned`.
+    """Return `draw` for a member of a group: the first that comes draws for all, and the others find theirs `assigned`.
 
     Members never are two draws apart, since they do something together between any two.
     """
@@ -70,7 +69,7 @@ def prefetched(arena: Arena) -> int:
 
 
 def put(arena: Arena, indices: Sequence[int], more: bool) -> None:
-    """Add prefetched minibatches, drawn from the run's queue; is that all?"""
+    """Add prefetched minibatches, drawn from the run's queue; `more`: others may follow."""
     prefetch = arena.queue.prefetch
     with arena.queue_lock:
         for index in indices:
@@ -87,7 +86,7 @@ def open_prefetch(arena: Arena) -> None:
 
 
 def untrained(arena: Arena, ranks: Sequence[int]) -> list[int]:
-    """Return what is prefetched, was put back, or is with one of `ranks`; under the lock."""
+    """Return minibatches that are prefetched, were put back, or are with one of `ranks`; under the lock."""
     queue, prefetch, returned = arena.queue, arena.queue.prefetch, arena.queue.returned
     found = [int(prefetch[2 + number % PREFETCH]) for number in range(int(prefetch[0]), int(prefetch[1]))]
     found += [int(index) for index in returned[1 : 1 + returned[0]]]
@@ -96,7 +95,7 @@ def untrained(arena: Arena, ranks: Sequence[int]) -> list[int]:
 
 
 def clear_prefetch(arena: Arena) -> None:
-    """Take out all that nobody draws any more."""
+    """Take out all minibatches: none is drawn any more."""
     prefetch = arena.queue.prefetch
     with arena.queue_lock:
         prefetch[0] = prefetch[1]
@@ -106,7 +105,7 @@ def clear_prefetch(arena: Arena) -> None:
 def _take(queue: WorkQueue, note: Integers, rank: int, plan: EpochPlan) -> Minibatch | None:
     """Note the next minibatch for `rank` in the table `note`, then take it out; under the lock."""
     following, returned, prefetch = queue.next_index, queue.returned, queue.prefetch
-    if returned[0]:  # what a dead learner left undone comes first
+    if returned[0]:  # minibatches of a dead learner come first
         batch = plan.piece(int(returned[returned[0]]))
         note[rank] = batch.index
         returned[0] -= 1
@@ -145,8 +144,8 @@ def _enter(arena: Arena, rank: int) -> None:
 
 
 def give_back(arena: Arena, rank: int) -> int:
-    """Put back what a learner that draws no more worked on, or was to work on next, unless it died before that was
-    out; count what it had trained. The reply is how many were put back."""
+    """Put back the present and the next minibatch of a learner that draws no more, unless they are still in the queue;
+    count one that it had trained. Return how many were put back."""
     queue, returned, before = arena.queue, arena.queue.returned, int(arena.queue.returned[0])
     with arena.queue_lock:
         if queue.claims[rank] == TRAINED:

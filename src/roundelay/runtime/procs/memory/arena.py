@@ -22,12 +22,17 @@ from torch import Tensor
 
 from roundelay.algorithms.averaging import shares_of
 from roundelay.core.errors import UserError
-from roundelay.runtime.procs.memory.device_rows import DeviceLock, DeviceRows
-from roundelay.runtime.procs.memory.locks import ByteLock, QueueLock
-from roundelay.runtime.procs.memory.patience import Patience
-from roundelay.runtime.procs.memory.pinned import unpin
+from roundelay.runtime.procs.memory.device_rows import (
+    CONTRIBUTIONS,
+    GRADIENT,
+    MEAN,
+    DeviceLock,
+    DeviceVectors,
+    RowCopies,
+    unpin,
+)
+from roundelay.runtime.procs.memory.locks import ByteLock, Patience, QueueLock
 from roundelay.runtime.procs.memory.publish import prepare_publishing
-from roundelay.runtime.procs.memory.tables import Sizes, Table, View
 from roundelay.runtime.procs.memory.views import (
     Activity,
     Counters,
@@ -37,6 +42,9 @@ from roundelay.runtime.procs.memory.views import (
     OptimizerState,
     OutboxRequests,
     RowVersions,
+    Sizes,
+    Table,
+    View,
     WorkQueue,
 )
 from roundelay.runtime.rows import Lock, Row, others_known
@@ -44,7 +52,7 @@ from roundelay.runtime.rows import Lock, Row, others_known
 ARENA_NAME = "roundelay-arena"
 """Name of the memory file in /proc."""
 SEALS = fcntl.F_SEAL_SHRINK | fcntl.F_SEAL_GROW | fcntl.F_SEAL_SEAL
-"""Its size stays what it is: a file that somebody shortened would kill whoever has mapped it."""
+"""Its size is fixed: a file that became shorter would kill the processes that have mapped it."""
 VIEWS: tuple[type[View], ...] = (
     RowVersions,
     OptimizerState,
@@ -64,7 +72,8 @@ V = TypeVar("V", bound=View)
 class Layout:
     """Sizes from which every process computes the same addresses.
 
-    What follows from the fields is computed once: dozens of tables are summed, and a mean asks for L + 1 addresses.
+    Sizes that follow from the fields are computed once: dozens of tables are summed, and a mean asks for L + 1
+    addresses.
     """
 
     learners: int
@@ -73,7 +82,7 @@ class Layout:
     centre: bool = False
     scalars: int = 0  # of each learner: of its optimizer, and of its rate
     views: tuple[type[View], ...] = ()  # besides those of every arena
-    shown_bytes: int = 0  # what each learner may show the others besides vectors
+    shown_bytes: int = 0  # bytes that each learner may show the others besides vectors
     tensors: int = 0  # see Sizes
     centre_memory: tuple[str, ...] = ()  # vectors (P,) beside the centre, behind which they lie
     weighed: bool = False  # rows have masses, behind the scalars of optimizers
@@ -82,9 +91,9 @@ class Layout:
     def vectors(self) -> tuple[str, ...]:
         """Names of the (L, P) regions; behind them lies the centre row, if there is one.
 
-        `gradient` and the two of `contribution` hold what a mean is taken of, `mean` its result.
+        `gradient` and the two of `contribution` hold the terms of a mean, `mean` its result.
         """
-        return ("row", *self.memory, "gradient", "contribution 0", "contribution 1", "mean")
+        return ("row", *self.memory, GRADIENT, *CONTRIBUTIONS, MEAN)
 
     @property
     def rows(self) -> int:
@@ -211,14 +220,15 @@ class ArenaMemory:
         return torch.frombuffer(self._map, dtype=torch.uint8, count=size, offset=offset)
 
     def close(self) -> None:
-        """Unregister it with devices; it goes when no tensor looks at it any more."""
+        """Unregister the memory with devices; it goes when no tensor looks at it any more."""
         unpin(self.bytes(0, 1).data_ptr(), len(self._map))
         self._opened.clear()
 
 
 class Arena:
     """One process's part of the arena: tables as typed views, vectors as tensors, locks by rank. `on_devices` are the
-    vectors that lie in the memory of devices instead. `memory` is that of the process, where it is mapped already.
+    vectors that lie in the memory of devices instead; of rows there it may have `copies`. `memory` is that of the
+    process, where it is mapped already.
 
     Raises:
         UserError: the descriptor is of no arena file of this layout, or this machine cannot share memory.
@@ -229,11 +239,12 @@ class Arena:
         descriptor: int,
         layout: Layout,
         patience: Patience,
-        on_devices: DeviceRows | None = None,
+        on_devices: DeviceVectors | None = None,
         memory: ArenaMemory | None = None,
+        copies: RowCopies | None = None,
     ) -> None:
         prepare_publishing()
-        self.layout, self.descriptor, self.on_devices = layout, descriptor, on_devices
+        self.layout, self.descriptor, self.on_devices, self._copies = layout, descriptor, on_devices, copies
         self._patience, self._mapped_here = patience, memory is None
         self._memory = ArenaMemory(descriptor, layout) if memory is None else memory
         self.queue_lock = QueueLock(descriptor, layout.rows, "the work queue", patience)
@@ -255,7 +266,19 @@ class Arena:
             OSError: there is no descriptor to be had.
         """
         descriptor = os.open(f"/proc/self/fd/{self.descriptor}", os.O_RDWR | os.O_CLOEXEC)
-        return Arena(descriptor, self.layout, patience, self.on_devices, self._memory)
+        return Arena(descriptor, self.layout, patience, self.on_devices, self._memory, self._copies)
+
+    def with_copies(self) -> "Arena":
+        """Return this arena for work on rows in the memory of the host: of those that are on devices it has copies. It
+        is not to be closed."""
+        if not self.has_rows_on_devices or self.on_devices is None:
+            return self
+        return Arena(self.descriptor, self.layout, self._patience, None, self._memory, RowCopies(self.on_devices))
+
+    @property
+    def has_rows_on_devices(self) -> bool:
+        """Are the rows of this host's learners on devices?"""
+        return self.on_devices is not None and self.on_devices.has_rows
 
     def view(self, kind: type[V]) -> V:
         """Return the view of this kind: one of every arena, or one that the layout names."""
@@ -266,7 +289,9 @@ class Arena:
     def vector(self, name: str, rank: int) -> Tensor:
         """Return the (P,) float32 vector `name` of learner `rank`, in shared memory, always the same tensor."""
         if self.on_devices is not None and name in self.on_devices.vectors:
-            return self.on_devices.vectors[name][rank]
+            there = self.on_devices.vectors[name][rank]
+            if there is not None:
+                return there
         return self._memory.vector(self.layout.vectors.index(name) * self.layout.learners + rank)
 
     def rows(self) -> list[Row]:
@@ -302,8 +327,11 @@ class Arena:
     def _lock(self, rank: int) -> Lock:
         name = f"row {rank}" if rank < self.layout.learners else "the centre"
         lock = ByteLock(self.descriptor, rank, name, self._patience)
+        if self._copies is not None and rank < self.layout.learners:
+            versions = self.row_versions.versions
+            return self._copies.lock(lock, rank, self.vector("row", rank), lambda: int(versions[rank]))
         there = self.on_devices
-        return DeviceLock(lock, there.devices) if there is not None and there.shared else lock
+        return DeviceLock(lock, there.devices) if there is not None and there.has_rows and there.shared else lock
 
     def shares(self, ranks: Sequence[int]) -> list[float] | None:
         """Return shares of the rows of `ranks` in their mean, by their masses as they are just now; None: rows are not

@@ -1,9 +1,9 @@
 """A bell in shared memory. Learners ring it after they have published something that their host's own process waits
-for, the one that speaks to other hosts, and that process rings the bell of means for learners that wait in one: whoever
-waits wakes at once, and need not look a thousand times a second on a core that learners want.
+for, the one that speaks to other hosts, and that process rings the bell of means for learners that wait in one: a
+waiter wakes at once, and need not look a thousand times a second on a core that learners want.
 
 A wait is one on a word of memory (Linux: futex), so any number of threads may wait for one bell. Nothing depends on
-it but time: every wait has an end, after which the one who waits looks by itself.
+it but time: every wait has an end, after which the waiter looks by itself.
 """
 
 import ctypes
@@ -14,8 +14,7 @@ from typing import Any, final
 
 from roundelay.runtime.procs.memory.arena import Arena
 from roundelay.runtime.procs.memory.publish import publish
-from roundelay.runtime.procs.memory.tables import Integers
-from roundelay.runtime.procs.memory.views import BellTable
+from roundelay.runtime.procs.memory.views import BellTable, Integers
 
 FUTEX = {"x86_64": 202, "aarch64": 98}
 """Number of the system call, by machine."""
@@ -42,7 +41,7 @@ class Bell:
         return self._rings is not None
 
     def ring(self) -> None:
-        """Wake everybody who waits, after what this thread has published before."""
+        """Wake all that wait, after the numbers that this thread has published before."""
         if self._rings is None:
             return
         publish(self._rings, 0, int(self._rings[0]) + 1)
@@ -67,10 +66,10 @@ class Bell:
 
 
 def bell_of_means(arena: Arena) -> Bell:
-    """Return the one that threads hear which take means with other hosts, and learners that wait for these."""
+    """Return the bell for threads that take means with other hosts, and for learners that wait for these."""
     return Bell(arena.view(BellTable).means if BellTable in arena.layout.views else None)
 
 
 def bell_of_session(arena: Arena) -> Bell:
-    """Return the one that the process hears which speaks to other hosts for attached learners."""
+    """Return the bell for the process that speaks to other hosts for attached learners."""
     return Bell(arena.view(BellTable).session if BellTable in arena.layout.views else None)

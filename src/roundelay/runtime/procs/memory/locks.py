@@ -4,18 +4,69 @@ An open-file-description lock on one byte of the arena belongs to the descriptio
 dies, however, the kernel closes the description and the lock is free. (A multiprocessing.Lock stays locked for ever;
 classic POSIX record locks belong to the process and are lost when any descriptor of the file is closed.)
 
-Lock order, so that there is no deadlock: rows by rank, the centre last (runtime/rows.py); nobody takes a row's lock
+Lock order, so that there is no deadlock: rows by rank, the centre last (runtime/rows.py); no process takes a row's lock
 while it holds the lock of the work queue.
+
+Every wait is bounded, and names the learner and the thing it waits for when the bound is reached (`Patience`).
 """
 
 import fcntl
 import os
 import struct
 import threading
-from typing import final
+import time
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, final
 
-from roundelay.runtime.procs.memory.patience import Patience
 from roundelay.runtime.rows import Lock
+
+if TYPE_CHECKING:
+    from roundelay.runtime.procs.memory.bell import Bell
+
+
+@dataclass(frozen=True)
+class Patience:
+    """Seconds that learner `rank` waits for anything before it gives up, and a call that it makes while it waits."""
+
+    rank: int
+    seconds: float
+    look: Callable[[], None] = lambda: None
+
+    def until(
+        self,
+        ready: Callable[[], bool],
+        what: str,
+        pauses: tuple[float, float] = (50e-6, 2e-3),
+        missing: Callable[[], Sequence[int]] | None = None,
+        bell: "Bell | None" = None,
+    ) -> None:
+        """Wait until `ready()` is true; any error from it ends the wait.
+
+        Args:
+            what: the thing waited for, in words.
+            pauses: seconds between two looks, at first and at most.
+            missing: ranks that have not come; the error names them.
+            bell: ends a pause when it is rung.
+
+        Raises:
+            TimeoutError: the bound is passed; names the learner and the thing it waits for.
+        """
+        started, pause, heard = time.monotonic(), pauses[0], 0 if bell is None else bell.heard()
+        while not ready():
+            self.look()
+            waited = time.monotonic() - started
+            if waited > self.seconds:
+                hint = "a longer patience helps where they are only slow"
+                still = "" if missing is None else f"; still missing: {list(missing())} ({hint})"
+                raise TimeoutError(f"learner {self.rank} has waited {waited:.0f} s for {what}{still}")
+            if bell is None:
+                time.sleep(pause)
+            else:
+                bell.wait(heard, pause)
+                heard = bell.heard()
+            pause = min(2 * pause, pauses[1])
+
 
 THREAD_SECONDS = 1e-3
 """Seconds for another thread of this process to give its lock back, before one looks whether there is still a point."""
@@ -48,8 +99,8 @@ class ByteLock(Lock):
 
 @final
 class QueueLock(ByteLock):
-    """One that excludes the threads of a process from each other, too. To the kernel these are one holder: a second one
-    would get it at once, and give it back for both."""
+    """A lock that excludes the threads of a process from each other, too. To the kernel these are one holder: a second
+    one would get it at once, and give it back for both."""
 
     def __init__(self, descriptor: int, number: int, name: str, patience: Patience) -> None:
         super().__init__(descriptor, number, name, patience)

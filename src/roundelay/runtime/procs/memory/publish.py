@@ -1,4 +1,4 @@
-"""Publishing: the one function by which a process tells others, without a lock, that what it wrote before may be read.
+"""Publishing: the one function by which a process tells others, without a lock, that data it wrote before may be read.
 
 A process writes data (a vector, a weight, a text) and then a number that says so; others wait for the number and then
 read the data. Two things could go wrong: the stores could become visible in another order than they were made, and the
@@ -14,8 +14,8 @@ An aligned store of 8 bytes is never seen by halves. Processors do matter:
               number is made after that barrier, for before it the number was not stored; so the loads behind it are
               made after the barrier too, and the data were stored before. Readers need no fence of their own
 
-Locks need none of this: the kernel's locks order what is done under them, on every processor. And a process that dies
-between two stores has made all before the place where it stopped, and none behind it.
+Locks need none of this: the kernel's locks order loads and stores under them, on every processor. And a process that
+dies between two stores has made all before the place where it stopped, and none behind it.
 """
 
 import ctypes
@@ -78,7 +78,7 @@ def kernel_fence(number: int) -> Callable[[], None]:
 
 
 def publish(table: NDArray[Any], index: int | slice | list[int] | tuple[int, int], value: Any) -> None:
-    """Store `value`; whoever sees it sees all that this thread stored before."""
+    """Store `value`; a reader that sees it sees all that this thread stored before."""
     if _fence is not None:
         _fence()
     table[index] = value

@@ -1,12 +1,12 @@
 """Rows on devices for learners that no parent leads: a process of its own, the row host, owns them.
 
-The memory of a device belongs to a process and goes with it, and whoever else has mapped it is left with nothing. Where
-a parent leads the learners it owns their rows (device_rows.py). Learners that somebody else has started may die in any
-order, so rank 0 starts a row host, which allocates the rows, says where they are, and does nothing more until the last
-learner process has ended.
+The memory of a device belongs to a process and goes with it, and all others that have mapped it are left with nothing.
+Where a parent leads the learners it owns their rows (device_rows.py). Learners that a launcher has started may die in
+any order, so rank 0 starts a row host, which allocates the rows, says where they are, and does nothing more until all
+that have mapped them have let go of them, or have ended: each holds a pipe to it, whose end it waits for.
 
-What is said is JSON: for each learner, by the names of the vectors, what the driver needs to map one (torch counts who
-has mapped what, so each learner is given handles of its own).
+Messages are JSON: for each learner, by the names of the vectors, the handle with which the driver maps one (torch
+counts the mappings, so each learner is given handles of its own).
 
 Legend: P parameters, L learners.
 """
@@ -20,20 +20,23 @@ import signal
 import stat
 import subprocess
 import sys
-from collections.abc import Sequence
+import threading
+from collections.abc import Callable, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
+from functools import partial
 from typing import Any
 
 import torch
 from torch import Tensor
 
 from roundelay.core.parent import leave_signals
-from roundelay.runtime.procs.memory.device_rows import DeviceRows
+from roundelay.runtime.procs.memory.device_rows import DeviceVectors, MemoryHold
 
 Handles = dict[str, Any]
-"""Vectors by name: of every rank, as `_say` describes them; the centre, or None; and by name what lies beside it."""
-CENTRE, BESIDE_CENTRE = "centre", "beside the centre"
+"""Vectors by name: of every rank, as `_say` describes them; the centre, or None; by name the vectors beside it; and
+the pipe by which they are held."""
+CENTRE, BESIDE_CENTRE, HELD_BY = "centre", "beside the centre", "held by"
 
 
 @dataclass(frozen=True)
@@ -43,8 +46,8 @@ class RowRequest:
     names: tuple[str, ...]
     parameters: int
     centre: bool
-    devices: tuple[str, ...]  # (L,)
-    processes: tuple[int, ...]  # (L,) of the learners
+    devices: tuple[str, ...]  # (L,); "": of a learner of another host
+    mapped_by: int  # so many processes
     beside: tuple[str, ...] = ()  # the centre
 
 
@@ -61,7 +64,7 @@ class RowHost:
 
     def __init__(self, wanted: RowRequest, patience: float) -> None:
         environment = {**os.environ, "OMP_NUM_THREADS": "1"}
-        environment.pop("PYTORCH_CUDA_ALLOC_CONF", None)  # what is allocated in other ways may not be shareable
+        environment.pop("PYTORCH_CUDA_ALLOC_CONF", None)  # memory allocated in other ways may not be shareable
         environment.pop("PYTORCH_ALLOC_CONF", None)
         process = subprocess.Popen(
             [sys.executable, "-m", "roundelay.runtime.procs.memory.row_host"],
@@ -72,32 +75,52 @@ class RowHost:
         )
         assert process.stdin is not None
         assert process.stdout is not None
+        self.process = process
+        """It outlives this one."""
         with suppress(BrokenPipeError):
-            process.stdin.write(json.dumps(vars(wanted)).encode())
-            process.stdin.close()
+            process.stdin.write(json.dumps(vars(wanted)).encode() + b"\n")
+            process.stdin.flush()
         if not select.select([process.stdout], [], [], patience)[0]:
             process.kill()
+            self.close()
             process.wait()
             raise RowsNotHosted(f"their row host said nothing for {patience:.0f} s")
         said = process.stdout.readline()
         process.stdout.close()
+        answer: dict[str, Any] = json.loads(said) if said else {}
+        if "handles" not in answer:
+            self.close()
         if not said:
             raise RowsNotHosted(f"their row host ended with status {process.wait()}")
-        answer: dict[str, Any] = json.loads(said)
         if "problem" in answer:
             process.wait()
             raise RowsNotHosted(answer["problem"])
-        self.process = process
-        """It outlives this one."""
-        self.handles: list[Handles] = answer["handles"]
-        """For each learner, by rank: for `mapped`."""
+        held_by = f"/proc/{os.getpid()}/fd/{process.stdin.fileno()}"
+        self.handles: list[Handles] = [{**each, HELD_BY: held_by} for each in answer["handles"]]
+        """For each learner here, by rank, and then for the others: for `mapped`."""
+
+    def close(self) -> None:
+        """Leave the rows to the processes that have mapped them. Safe to call twice."""
+        assert self.process.stdin is not None
+        if not self.process.stdin.closed:
+            with suppress(BrokenPipeError):
+                self.process.stdin.close()
+            threading.Thread(target=self.process.wait, daemon=True, name="row host").start()  # no zombie stays
 
 
 def mapped(
-    handles: Handles, names: Sequence[str], parameters: int, centre: bool, learners: int, beside: Sequence[str] = ()
-) -> DeviceRows:
+    handles: Handles,
+    names: Sequence[str],
+    parameters: int,
+    centre: bool,
+    here: Sequence[bool],
+    beside: Sequence[str] = (),
+) -> DeviceVectors:
     """Return the rows of a row host, mapped into this process: vectors (P,) by these `names`, and the centre if there
     is one, with those `beside` it.
+
+    Args:
+        here: of each learner, by rank: is it on this host?
 
     Raises:
         ValueError: `handles` are not of such rows; nothing was mapped that is not.
@@ -110,25 +133,31 @@ def mapped(
         row: Tensor = vector.set_(storage, 0, (parameters,))
         return row
 
-    if not isinstance(handles, dict) or set(handles) != {*names, CENTRE, BESIDE_CENTRE}:
+    if not isinstance(handles, dict) or set(handles) != {*names, CENTRE, BESIDE_CENTRE, HELD_BY}:
         raise ValueError("handles of other rows")
     around = handles[BESIDE_CENTRE]
     if (handles[CENTRE] is not None) != centre or not isinstance(around, dict) or set(around) != set(beside):
         raise ValueError("handles of another centre")
-    if any(not isinstance(handles[name], list) or len(handles[name]) != learners for name in names):
+    if any(not isinstance(handles[name], list) or len(handles[name]) != len(here) for name in names):
         raise ValueError("handles of other learners")
-    vectors = {name: [hear(said) for said in handles[name]] for name in names}
-    return DeviceRows(vectors, hear(handles[CENTRE]) if centre else None, {name: hear(around[name]) for name in beside})
+    vectors = {
+        name: [hear(said) if own else None for said, own in zip(handles[name], here, strict=True)] for name in names
+    }
+    middle, vectors_beside = hear(handles[CENTRE]) if centre else None, {name: hear(around[name]) for name in beside}
+    hold = MemoryHold(_open_checked(handles[HELD_BY], _check_pipe, os.O_WRONLY | os.O_NONBLOCK))
+    return DeviceVectors(vectors, middle, vectors_beside, hold=hold)
 
 
-def _say(vector: Tensor) -> dict[str, Any]:
-    """Return a description by which another process can map it."""
+def _say(vector: Tensor | None) -> dict[str, Any] | None:
+    """Return a description by which another process can map it; None: it is of another host."""
+    if vector is None:
+        return None
     storage: Any = vector.untyped_storage()
     if vector.device.type != "cuda":
         descriptor, size = storage._share_fd_cpu_()
         return {"path": f"/proc/{os.getpid()}/fd/{descriptor}", "size": size}
     shared: Sequence[Any] = storage._share_cuda_()
-    return {"cuda": [_text(part) if isinstance(part, bytes) else part for part in shared]}
+    return {"cuda": [base64.b64encode(part).decode() if isinstance(part, bytes) else part for part in shared]}
 
 
 def _storage(said: Any, parameters: int) -> Any:
@@ -138,7 +167,7 @@ def _storage(said: Any, parameters: int) -> Any:
     if not isinstance(said, dict):
         raise ValueError("no handle")
     if "path" in said:
-        descriptor = _open_nameless(said["path"], size)
+        descriptor = _open_checked(said["path"], partial(_check_nameless, size=size), os.O_RDWR)
         try:
             return kind._new_shared_fd_cpu(descriptor, size)
         finally:
@@ -148,21 +177,27 @@ def _storage(said: Any, parameters: int) -> Any:
     return kind._new_shared_cuda(*parts)
 
 
-def _open_nameless(path: Any, size: int) -> int:
-    """Return a descriptor of another process's shared memory: a file of this user that has no name any more."""
+def _open_checked(path: Any, check: Callable[[str, os.stat_result], None], flags: int) -> int:
+    """Return a descriptor of what another process of this user has open, if it is as it should be."""
     if not isinstance(path, str) or not re.fullmatch(r"/proc/[0-9]+/fd/[0-9]+", path):
         raise ValueError(f"{path!r} is no descriptor of another process")
-    _check_nameless(path, os.stat(path), size)  # before it is opened, which alone may do something to a device
-    descriptor = os.open(path, os.O_RDWR | os.O_CLOEXEC)
+    check(path, os.stat(path))  # before it is opened, which alone may do something to a device
+    descriptor = os.open(path, flags | os.O_CLOEXEC)
     try:
-        _check_nameless(path, os.fstat(descriptor), size)
+        check(path, os.fstat(descriptor))
     except ValueError:
         os.close(descriptor)
         raise
     return descriptor
 
 
+def _check_pipe(path: str, found: os.stat_result) -> None:
+    if not stat.S_ISFIFO(found.st_mode) or found.st_uid != os.geteuid():
+        raise ValueError(f"{path} is no pipe of this user")
+
+
 def _check_nameless(path: str, found: os.stat_result, size: int) -> None:
+    """Check that it is shared memory: a file that has no name any more."""
     if not stat.S_ISREG(found.st_mode) or found.st_nlink or found.st_uid != os.geteuid() or found.st_size != size:
         raise ValueError(f"{path} is no shared memory of {size:,} bytes of this user")
 
@@ -189,28 +224,20 @@ def _checked(said: Any, size: int) -> list[Any]:
     return parts
 
 
-def _text(raw: bytes) -> str:
-    return base64.b64encode(raw).decode()
-
-
 def main() -> None:
-    """Keep what is asked for on standard input until all learners have ended."""
+    """Keep the rows that are asked for on standard input until its end."""
     leave_signals(signal.SIGHUP)  # it ends with the learners
-    wanted = RowRequest(**json.load(sys.stdin))
-    living = []
-    for process in wanted.processes:
-        with suppress(ProcessLookupError):
-            living.append(os.pidfd_open(process))
+    wanted = RowRequest(**json.loads(sys.stdin.readline()))
     try:
-        devices = [torch.device(device) for device in wanted.devices]
-        rows = DeviceRows.allocate(wanted.names, wanted.parameters, wanted.centre, devices, wanted.beside)
+        devices = [torch.device(device) if device else None for device in wanted.devices]
+        rows = DeviceVectors.allocate(wanted.names, wanted.parameters, wanted.centre, devices, wanted.beside)
         each = [
             {
                 **{name: [_say(vector) for vector in vectors] for name, vectors in rows.vectors.items()},
-                CENTRE: None if rows.centre is None else _say(rows.centre),
+                CENTRE: _say(rows.centre),
                 BESIDE_CENTRE: {name: _say(vector) for name, vector in rows.beside.items()},
             }
-            for _ in wanted.devices
+            for _ in range(wanted.mapped_by)
         ]
         answer: dict[str, Any] = {"handles": each}
     except Exception as error:
@@ -220,11 +247,9 @@ def main() -> None:
     if "problem" in answer:
         return
     nowhere = os.open(os.devnull, os.O_RDWR)
-    for stream in (0, 1, 2):  # a pipe that somebody reads to its end must not be held open
+    for stream in (1, 2):  # a pipe that is read to its end must not be held open
         os.dup2(nowhere, stream)
-    while living:
-        ended, _, _ = select.select(living, [], [])
-        living = [process for process in living if process not in ended]
+    sys.stdin.read()
 
 
 if __name__ == "__main__":

@@ -1,17 +1,18 @@
 """The place of a learner's own vectors: in the arena, or on the device it computes on.
 
-Where nobody else writes a learner's row, it need not be in the arena while the learner trains: row, momentum and
+Where no other learner writes a learner's row, it need not be in the arena while the learner trains: row, momentum and
 gradient stay on the device for as long as a segment lasts, and nothing is copied between two means. When the segment
 ends the arena has everything again: checkpoints, evaluation and the other runtimes know no device. Where others do
 write it, all rows are there for good (device_rows.py), and only the gradient and means move.
 
-What a mean needs crosses to the arena and back. A gradient that goes on from there to other hosts crosses while the
-rest of it is computed: what is complete is copied on a stream of its own, and a thread waits for the copies, since the
-process itself is busy telling the device what to do next.
+What a mean needs crosses to the arena and back, unless it is on devices, too. A gradient that goes on from there to
+other hosts crosses while the rest of it is computed: what is complete is copied on a stream of its own, and a thread
+waits for the copies, since the process itself is busy telling the device what to do next.
 
 Legend: P parameters.
 """
 
+import os
 import queue
 import threading
 from abc import ABC
@@ -21,12 +22,46 @@ import torch
 from torch import Tensor
 
 from roundelay.learner.base import OnReady
-from roundelay.runtime.learner_state import LearnerVectors
-from roundelay.runtime.procs.memory.access import ArenaAccess
-from roundelay.runtime.procs.memory.device_rows import DeviceRows
-from roundelay.runtime.procs.memory.pinned import pinned
+from roundelay.runtime.learner_state import LearnerTables, LearnerVectors
+from roundelay.runtime.procs.memory.arena import Arena, Layout
+from roundelay.runtime.procs.memory.device_rows import DeviceVectors, pinned
+from roundelay.runtime.procs.memory.locks import Patience
 from roundelay.runtime.rows import Row
+from roundelay.runtime.trace import NO_TRACE, Trace
 from roundelay.strategies.base import Traits
+
+
+class ArenaAccess:
+    """The arena of learner `rank`, opened anew: locks belong to an open file description.
+
+    Args:
+        path: of the arena's file.
+        on_devices: rows that are not in the arena.
+        trace: takes the notes of this learner's acts on its row.
+
+    Raises:
+        OSError: it cannot be opened.
+        UserError: it is no arena of this layout.
+    """
+
+    def __init__(
+        self,
+        path: str,
+        layout: Layout,
+        rank: int,
+        patience: Patience,
+        on_devices: DeviceVectors | None = None,
+        trace: Trace = NO_TRACE,
+    ) -> None:
+        self.rank, self.patience, self.trace = rank, patience, trace
+        self.arena = arena = Arena(os.open(path, os.O_RDWR | os.O_CLOEXEC), layout, patience, on_devices)
+        self.tables = LearnerTables(arena.optimizer.steps, arena.counts, arena.optimizer.scalars[rank])
+        self.rows = arena.rows()
+        """All rows by rank, then the centre, if there is one."""
+        self.rows[rank].trace = trace
+        for row in self.rows[: layout.learners]:
+            row.memory = {name: arena.vector(name, row.rank) for name in layout.memory}
+
 
 GRADIENT_PIECE = 2**18
 """Elements of a gradient, at least, that cross to the arena together: 1 MiB."""
@@ -46,8 +81,8 @@ class Vectors(ABC):
     def of_learner(
         self, device: torch.device | None, snapshot: Tensor | None, shapes: tuple[tuple[int, ...], ...] = ()
     ) -> LearnerVectors:
-        """Return them for the state of a learner that computes on `device`, with what else it needs. Where points and
-        gradients go to the device and come back, their memory is pinned."""
+        """Return the vectors for the state of a learner that computes on `device`, its snapshot and shapes among them.
+        Where points and gradients go to the device and come back, their memory is pinned."""
         if device is not None and not self.resident:
             pinned(self.row.vector if snapshot is None else snapshot)
             pinned(self.gradient)
@@ -63,8 +98,8 @@ class Vectors(ABC):
         """Show the gradient in the arena, where others are going to read it."""
 
     def streamed(self, on_ready: OnReady) -> OnReady:
-        """Return a callback for what is complete where gradients are, which tells `on_ready` of what is complete in the
-        arena."""
+        """Return a callback for parts of a gradient that are complete; it calls `on_ready` for those that are complete
+        in the arena."""
         return on_ready
 
     def reply(self, mean: Tensor, elements: int | None = None) -> Tensor:
@@ -86,13 +121,14 @@ class OnDevice(Vectors):
     def __init__(self, access: ArenaAccess, memory: Mapping[str, Tensor], gradient: Tensor, device: torch.device):
         arena, row = access.arena, access.rows[access.rank]
         self._moving: list[tuple[Tensor, Tensor]] = []
-        if arena.on_devices is None:
+        if not arena.has_rows_on_devices:
             homes = {"row": row.vector, **memory}
             here = {name: torch.empty_like(home, device=device) for name, home in homes.items()}
             self._moving = [(homes[name], here[name]) for name in homes]
             row, memory = arena.row(row.rank, here["row"]), {name: here[name] for name in memory}
             row.trace = access.trace
-        super().__init__(row, memory, torch.empty_like(gradient, device=device))
+        there = arena.on_devices is not None and arena.on_devices.has_means
+        super().__init__(row, memory, gradient if there else torch.empty_like(gradient, device=device))
 
     def move_in(self) -> None:
         for home, here in self._moving:
@@ -124,9 +160,16 @@ class MeansBetweenDevices(OnDevice):
     """Means are taken between devices: nothing goes to the arena before the segment ends."""
 
 
-def leaves_arena(traits: Traits, on_devices: DeviceRows | None) -> bool:
+class MeansOnDevices(OnDevice):
+    """Means are taken where all learners of the host map what each gives, on its device."""
+
+    def reply(self, mean: Tensor, elements: int | None = None) -> Tensor:
+        return mean[:elements].to(self.gradient.device)
+
+
+def leaves_arena(traits: Traits, on_devices: DeviceVectors | None) -> bool:
     """Return True if rows of learners that compute on devices are there while a segment lasts, and updated there.
-    Shared, or because nobody else reads or writes them: no exchanges, no centre."""
+    Shared, or because no other learner reads or writes them: no exchanges, no centre."""
     return on_devices is not None or (traits.synchronous and traits.model == "mean")
 
 
@@ -137,6 +180,8 @@ def make_vectors(access: ArenaAccess, device: torch.device | None, traits: Trait
     memory = {name: arena.vector(name, rank) for name in arena.layout.memory}
     if device is None or not leaves_arena(traits, arena.on_devices):
         return InArena(access.rows[rank], memory, gradient)
+    if arena.on_devices is not None and arena.on_devices.has_means:
+        return MeansOnDevices(access, memory, gradient, device)
     return (MeansBetweenDevices if between_devices else MeansInArena)(access, memory, gradient, device)
 
 

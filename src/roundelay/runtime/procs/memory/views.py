@@ -1,12 +1,17 @@
-"""Views of the arena's tables by meaning: who writes each table, and when.
+"""Views of the arena's tables by meaning: the writer of each table, and the moments of its writing.
+
+A view is a frozen dataclass with a field for each of its tables, which says the table's shape; the arena computes from
+the shapes where each table lies, and gives the view its arrays. Several processes that open the same arena therefore
+see each other's stores, and a name that does not exist is an error of the type checker.
 
 Legend: L learners, R rows: those of the learners and of the centre, if there is one.
 """
 
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from abc import ABC
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field, fields
 from operator import attrgetter
-from typing import Any, Self
+from typing import Any, ClassVar, Self
 
 import numpy as np
 from numpy.typing import NDArray
@@ -15,7 +20,76 @@ from roundelay.algorithms.codecs import MOST_NUMBERS
 from roundelay.runtime.base import Counts
 from roundelay.runtime.gathering import GatheringTable
 from roundelay.runtime.procs.memory.publish import publish
-from roundelay.runtime.procs.memory.tables import Floats, Integers, L, R, Sizes, Table, View, table
+
+Integers = NDArray[np.int64]
+Floats = NDArray[np.float64]
+
+
+@dataclass(frozen=True)
+class Sizes:
+    """Numbers that shapes of tables depend on."""
+
+    learners: int
+    centre: bool = False
+    scalars: int = 0  # that each learner's optimizer keeps, and the mass of its row, if rows are weighed
+    tensors: int = 0  # trainable parameter tensors of a module that a user's loop trains
+    others: int = 0  # learners whose shares each row knows, if rows are weighed
+
+    @property
+    def rows(self) -> int:
+        """Rows with a version and a lock: the learners' and the centre's."""
+        return self.learners + self.centre
+
+
+@dataclass(frozen=True)
+class Table:
+    """Shape and type of one table; every item has 8 bytes."""
+
+    shape: tuple[int, ...]
+    kind: type[Any] = np.int64
+
+    @property
+    def items(self) -> int:
+        """Numbers in it."""
+        return int(np.prod(self.shape))
+
+
+Size = int | Callable[[Sizes], int]
+L: Size = attrgetter("learners")
+R: Size = attrgetter("rows")
+
+
+def table(*shape: Size, kind: type[Any] = np.int64) -> Any:
+    """Return a field of a view: a table of this shape."""
+    return field(metadata={"shape": shape, "kind": kind})
+
+
+class View(ABC):  # noqa: B024 only fields are missing
+    """Some tables of the arena. Subclasses are frozen dataclasses, each field of which is a `table`."""
+
+    PUBLISHED: ClassVar[tuple[str, ...]] = ()
+    """Tables that others act on without holding a lock. While others may read them, they are written by `publish`
+    alone; a segment may begin with plain stores."""
+
+    @classmethod
+    def tables(cls, sizes: Sizes) -> dict[str, Table]:
+        """Return the tables it owns, by the names of its fields."""
+        kind: Any = cls
+        return {
+            item.name: Table(
+                tuple(size if isinstance(size, int) else size(sizes) for size in item.metadata["shape"]),
+                item.metadata["kind"],
+            )
+            for item in fields(kind)
+        }
+
+    @classmethod
+    def on(cls, arrays: Mapping[str, NDArray[Any]]) -> Self:
+        """Return the view of these `arrays`, by the names that `tables` gives them."""
+        make: Any = cls
+        view: Self = make(**arrays)
+        return view
+
 
 NONE = -1
 """No minibatch."""
@@ -35,11 +109,11 @@ REQUEST_BYTES = 1024
 class Liveness(View):
     """Learners that take part.
 
-    Read by everybody, without a lock, so it is published: whoever sees that a learner lives sees its row complete,
-    and whoever sees that one is dead sees all that it did before.
+    Read by all, without a lock, so it is published: a reader that sees a learner live sees its row complete, and one
+    that sees it dead sees all that it did before.
 
-    The parent writes it. Where no parent watches, a learner writes its own item when it enters and leaves, and whoever
-    first notices a death writes that of the dead, under the queue lock (runtime/procs/coordination/lives.py).
+    The parent writes it. Where no parent watches, a learner writes its own item when it enters and leaves, and the
+    first that notices a death writes the dead one's, under the queue lock (runtime/procs/coordination/lives.py).
     """
 
     PUBLISHED = ("alive",)
@@ -57,11 +131,11 @@ class Liveness(View):
 
 @dataclass(frozen=True)
 class WorkQueue(View):
-    """The work queue's tables: what is still to be drawn, who works on what, and how far synchronous learners are.
-    The rules are in runtime/procs/coordination/queue.py.
+    """The work queue's tables: minibatches still to be drawn, those being worked on, and the rounds of synchronous
+    learners. The rules are in runtime/procs/coordination/queue.py.
 
-    Written under the queue lock, but for `totals` and for a learner's own claim on what it has trained, which is
-    published; and by the parent between segments, when nobody draws."""
+    Written under the queue lock, except `totals` and a learner's own claim on a minibatch it has trained, which is
+    published; and by the parent between segments, when no learner draws."""
 
     next_index: Integers = table(1)  # The next minibatch of an asynchronous segment
     returned: Integers = table(lambda of: 1 + 2 * of.learners)  # How many minibatches are to be drawn again, then which
@@ -124,7 +198,7 @@ class RowVersions(View):
     """Versions of rows, and rows that take part in an exchange with another host.
 
     Both are written and read through `Row`, under the row's lock; the parent writes them between segments, and, for
-    rows that only mirror those of another host, while nobody here looks at them."""
+    rows that only mirror those of another host, while no learner here looks at them."""
 
     versions: Integers = table(R)  # Half mutations of each row: odd while one is under way
     in_flight: Integers = table(R)
@@ -133,8 +207,8 @@ class RowVersions(View):
 
 @dataclass(frozen=True)
 class MeanSequences(View):
-    """Numbers by which learners take part in means: what each has sent, and what it has read.
-    The protocol is in runtime/procs/coordination/means.py.
+    """Numbers by which learners take part in means: the last that each has sent for, and has read. The protocol is in
+    runtime/procs/coordination/means.py.
 
     A learner writes its own column: first the vector and the facts about it, then the sequence number, published.
     Items of learners on other hosts are written by threads of this host's own process (runtime/hosts/means.py)."""
@@ -162,16 +236,16 @@ class HostMeanSequences(View):
 
     PUBLISHED = ("global_sent_seq", "global_seq", "forwarded_seq", "ready_from")
 
-    global_sent_seq: Integers = table(L)  # Number of the last mean of everybody that a learner has sent its vector to
-    global_seq: Integers = table(1)  # Number of the last mean of everybody that is complete on this host
+    global_sent_seq: Integers = table(L)  # Number of the last mean of all that a learner has sent its vector to
+    global_seq: Integers = table(1)  # Number of the last mean of all that is complete on this host
     total: Floats = table(2, kind=np.float64)
-    """For means of everybody with an even and with an odd number: the sum of the weights."""
+    """For means of all learners with an even and with an odd number: the sum of the weights."""
     forwarded_seq: Integers = table(L)
     """Number of the last mean for which a learner's mailbox, and the facts about it, have been read here."""
     readers: Integers = table(2, L, L)
     """For even and odd numbers: 1 where the second learner will read the mailbox of the first."""
     codec: Integers = table(2, L)
-    """For even and odd numbers: the codec by which a learner's mailbox travels, by its place in FORMS."""
+    """For even and odd numbers: the codec by which a learner's mailbox travels, by its place in `form_names`."""
     codec_numbers: Floats = table(2, L, MOST_NUMBERS, kind=np.float64)  # For even and odd numbers: its options
     elements: Integers = table(2, L)  # For even and odd numbers: elements of the vector in a learner's mailbox
     ready_from: Integers = table(L)  # From this element to the end, the gradient a learner takes part with is complete
@@ -200,7 +274,7 @@ class OutboxRequests(View):
     """Requests of learners that concern rows of other hosts, and the replies. The learner's side is
     runtime/procs/coordination/outbox.py, the other runtime/hosts/exchange/client.py.
 
-    A learner writes its own `text`, then publishes `asked`; who carries requests writes `version` and `read`, then
+    A learner writes its own `text`, then publishes `asked`; the carrier of requests writes `version` and `read`, then
     publishes `done`. The process that speaks to other hosts publishes `centre`."""
 
     PUBLISHED = ("asked", "done", "awaited", "centre")
@@ -208,7 +282,7 @@ class OutboxRequests(View):
     asked: Integers = table(L)  # Number of the last request
     done: Integers = table(L)  # Number of the last request that is answered
     awaited: Integers = table(L)  # Number of the last request that its learner has stopped to wait for
-    version: Integers = table(L)  # The answer: the version of the other row, or NONE: nobody is there
+    version: Integers = table(L)  # The answer: the version of the other row, or NONE: no learner is there
     read: Integers = table(L)  # Version of the centre, on another host, when it was reached last
     centre: Integers = table(1)  # A learner whose host has the centre, or NONE: its host is lost
     text: Integers = table(L, REQUEST_BYTES // 8)  # The request, as JSON, padded with zeros
@@ -216,7 +290,8 @@ class OutboxRequests(View):
 
 @dataclass(frozen=True)
 class GatheringNumbers(View):
-    """Numbers of gatherings: who has come, when, and what is usual. The rules are in runtime/gathering.py.
+    """Numbers of gatherings: the learners that have come, when, and the usual values. The rules are in
+    runtime/gathering.py.
 
     Written under the queue lock; by the parent between segments, when no learner runs."""
 
@@ -235,7 +310,7 @@ class GatheringNumbers(View):
 class Activity(View):
     """The effect that each learner is in, for people who ask why nothing moves.
 
-    Each learner writes its own column; nobody acts on it, so its three numbers need not fit each other."""
+    Each learner writes its own column; no process acts on it, so its three numbers need not fit each other."""
 
     doing: Integers = table(3, L)
     """The effect a learner is in, the peer it is about or -1, and since when (milliseconds of this host)."""
