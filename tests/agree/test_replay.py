@@ -347,7 +347,7 @@ ON_HOSTS: list[tuple[str, dict[str, Any]]] = [
     ("ssgd", {}),
     ("dpsgd", {}),
     ("diloco period=2 codec=int4", {}),
-    ("adpsgd", {"rate": "gain"}),
+    ("adpsgd weights=progress", {"rate": "gain"}),
     ("adpsgd:fixed-ring", {"terms": {"wire": "int8", "fragments": 2}}),
     ("divshare fragments=2", {}),
     ("hadpsgd node_size=2", {}),
@@ -414,5 +414,5 @@ def test_a_run_on_several_hosts_that_went_on_without_a_learner_is_not_repeated(t
     (tmp_path / Recorder.FILE).write_text("".join(json.dumps(entry) + "\n" for entry in entries))
     for rank in range(2):
         (tmp_path / f"rank-{rank}.bin").touch()
-    with pytest.raises(UserError, match="learner 1 died or its host was lost"):
+    with pytest.raises(UserError, match="learner 1 died, or its host was lost"):
         again(cluster_, tmp_path)

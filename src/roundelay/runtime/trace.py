@@ -345,7 +345,7 @@ class Recorder:
         self._write("done", number=self.commands, living=living, lost=lost, digests=found)
 
     def lost(self, ranks: Sequence[int]) -> None:
-        """Note that the host of these learners is lost."""
+        """Note that the host of these learners is lost, or comes when the others have begun."""
         self._write("lost", ranks=ranks)
 
     def load(self, state: ClusterState) -> None:

@@ -342,16 +342,20 @@ class _Replay:
         Raises:
             UserError: a run on several hosts went on after a death.
         """
-        gone: list[int] = []
+        hosts, gone = list[list[int]](), list[int]()
         for entry in self.entries:
-            if entry["what"] == "start":
-                self.hosts, gone = entry.get(HOSTS, []), []
-            gone += entry["ranks" if entry["what"] == "lost" else "lost"] if entry["what"] in ("lost", "done") else []
-            if entry["what"] == "done" and gone and self.hosts:
-                raise UserError(
-                    f"{self.folder}: learner {gone[0]} died or its host was lost while this was recorded, and a replay "
-                    "of several hosts repeats runs whose learners live to the end."
-                )
+            match entry["what"]:
+                case "start":
+                    hosts, gone = entry.get(HOSTS, []), []
+                case "lost":
+                    gone += entry["ranks"]
+                case "done":
+                    gone += entry["lost"]
+                    if hosts and gone:
+                        raise UserError(
+                            f"{self.folder}: learner {gone[0]} died, or its host was lost or came later, while this was "
+                            "recorded, and a replay of several hosts repeats runs whose learners live to the end."
+                        )
 
     def _recall(self, entry: dict[str, Any]) -> ClusterState:
         if entry["file"]:

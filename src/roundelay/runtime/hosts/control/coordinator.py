@@ -318,6 +318,8 @@ class MultiHostRuntime(Runtime):
 
     def _came(self, remote: RemoteHost) -> None:
         """Note that a host takes part."""
+        if self._recorder is not None:  # the others have begun
+            self._recorder.lost(remote.ranks)
         Gatherings(self._arena.gatherings).leave(remote.ranks)  # until its learners begin
         self._arena.liveness.mark(remote.ranks, True)
 
