@@ -5,7 +5,7 @@ import json
 import os
 import signal
 import struct
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
@@ -30,12 +30,15 @@ from roundelay.runtime.hosts.control.coordinator import MultiHostRuntime
 from roundelay.runtime.hosts.exchange.repeated import RepeatedExchanges
 from roundelay.runtime.procs.driver import ProcsRuntime
 from roundelay.runtime.procs.processes import Deaths
+from roundelay.runtime.replay.stage import HostExchanges
 from roundelay.runtime.replay.whole import Replayed, replay
-from roundelay.runtime.trace import ROWS_ON, Kind, Recorder, read_entries, read_events
+from roundelay.runtime.rows import Row
+from roundelay.runtime.trace import ROWS_ON, Kind, Recorder, TraceEvent, read_entries, read_events
 from support.agreeing import assert_equal, on_hosts, on_processes
 from support.clusters import ASYNCHRONOUS, MINIBATCH, OnDevice, cluster, one_of_each, plan
 from support.coarse import Coarse
 from support.coded import Pairs, Together
+from support.elsewhere import Elsewhere
 from support.hosts import Hosts, free_port
 from support.kept_hosts import keeping_hosts
 from support.overwriting import Overwriting
@@ -339,8 +342,24 @@ def kept_hosts() -> Iterator[None]:
         yield
 
 
-def again_of_hosts(hosts: Hosts, folder: Path) -> Replayed:
-    return replay(folder, hosts.cluster, Silent(), partial(RepeatedExchanges, folder, sum(hosts.sizes)))
+class OnRowsElsewhere(HostExchanges):
+    """Exchanges of rows on a device, for which a processor stands in."""
+
+    def __init__(self, *given: Any) -> None:
+        self._here = RepeatedExchanges(*given)
+
+    def begin(self) -> None:
+        self._here.begin()
+
+    def may(self, row: int, event: TraceEvent) -> bool:
+        return self._here.may(row, event)
+
+    def do(self, row: Row, event: TraceEvent) -> None:
+        self._here.do(row.at(row.vector.as_subclass(Elsewhere)), event)
+
+
+def again_of_hosts(hosts: Hosts, folder: Path, exchanges: Callable[..., HostExchanges] = RepeatedExchanges) -> Replayed:
+    return replay(folder, hosts.cluster, Silent(), partial(exchanges, folder, sum(hosts.sizes)))
 
 
 ON_HOSTS: list[tuple[str, dict[str, Any]]] = [
@@ -385,9 +404,10 @@ def test_so_does_one_that_goes_back_and_is_resumed(tmp_path: Path) -> None:
         runtime.load(middle)
         runtime.segment(plan(20, 2, epoch=2))
         recorded = runtime.state()
-    found = again_of_hosts(hosts, tmp_path)
-    assert (found.difference, found.commands) == ("", 4)
-    assert_equal(found.state, recorded)
+    for exchanges in RepeatedExchanges, OnRowsElsewhere:
+        found = again_of_hosts(hosts, tmp_path, exchanges)
+        assert (found.difference, found.commands) == ("", 4)
+        assert_equal(found.state, recorded)
 
 
 @pytest.mark.usefixtures("kept_hosts")

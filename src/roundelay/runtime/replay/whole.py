@@ -353,8 +353,8 @@ class _Replay:
                     gone += entry["lost"]
                     if hosts and gone:
                         raise UserError(
-                            f"{self.folder}: learner {gone[0]} died, or its host was lost or came later, while this was "
-                            "recorded, and a replay of several hosts repeats runs whose learners live to the end."
+                            f"{self.folder}: learner {gone[0]} died, or its host was lost or came later, while this "
+                            "was recorded, and a replay of several hosts repeats runs whose learners live to the end."
                         )
 
     def _recall(self, entry: dict[str, Any]) -> ClusterState:
