@@ -424,7 +424,9 @@ def test_a_corrupt_gradient_on_one_of_two_hosts_is_named(name: str, tmp_path: Pa
     assert points[0] == points[1]
 
 
-def test_a_run_on_several_hosts_that_went_on_without_a_learner_is_not_repeated(tmp_path: Path) -> None:
+def test_a_run_on_several_hosts_whose_trace_lacks_one_or_that_went_on_without_a_learner_is_not_repeated(
+    tmp_path: Path,
+) -> None:
     cluster_ = cluster("adpsgd", 2)
     entries = [
         {"what": "start", "learners": 2, "parameters": 37, "threads": 1, "hosts": [[0], [1]]},
@@ -432,7 +434,9 @@ def test_a_run_on_several_hosts_that_went_on_without_a_learner_is_not_repeated(t
         {"what": "done", "number": 1, "lost": []},
     ]
     (tmp_path / Recorder.FILE).write_text("".join(json.dumps(entry) + "\n" for entry in entries))
-    for rank in range(2):
-        (tmp_path / f"rank-{rank}.bin").touch()
+    (tmp_path / "rank-0.bin").touch()
+    with pytest.raises(UserError, match=r"of 2 learners, of which \[1\] are not in it: they were on another host"):
+        again(cluster_, tmp_path)
+    (tmp_path / "rank-1.bin").touch()
     with pytest.raises(UserError, match="learner 1 died, or its host was lost"):
         again(cluster_, tmp_path)

@@ -50,6 +50,7 @@ from roundelay.runtime.trace import (
     TraceEvent,
     digests,
     exchange_of,
+    has_events,
     load_state,
     note_gradient,
     read_entries,
@@ -265,6 +266,11 @@ class _Replay:
             raise UserError(
                 f"{folder}: recorded with {found[0]} learners of {found[1]} parameters, but this run directory "
                 f"describes {wanted[0]} of {wanted[1]}."
+            )
+        if missing := [rank for hosts in start.get(HOSTS, []) for rank in hosts if not has_events(folder, rank)]:
+            raise UserError(
+                f"{folder}: the trace of {wanted[0]} learners, of which {missing} are not in it: they were on another "
+                "host, whose folder belongs into this one as well."
             )
         self.threads: int = start["threads"]
         self.rows_on = _rows_on(folder, start, self.learner)
