@@ -424,7 +424,7 @@ def test_a_corrupt_gradient_on_one_of_two_hosts_is_named(name: str, tmp_path: Pa
     assert points[0] == points[1]
 
 
-def test_a_run_on_several_hosts_whose_trace_lacks_one_or_that_went_on_without_a_learner_is_not_repeated(
+def test_a_trace_of_several_hosts_that_lacks_one_or_a_learner_that_died_is_not_repeated(
     tmp_path: Path,
 ) -> None:
     cluster_ = cluster("adpsgd", 2)
