@@ -121,7 +121,7 @@ def record_on_hosts(record: Path, *strategy: str) -> str:
 
 
 def test_sessions_on_two_hosts_come_out_the_same_on_one(tmp_path: Path) -> None:
-    """Exchanges between hosts, whole, coded and in fragments, and means and mixes along the chain."""
+    """Exchanges between hosts, whole, coded and in fragments, with a centre too, means and mixes along the chain."""
     was = reports(record_on_hosts(tmp_path))
     ring = 1 + [options.get("topology") for _, _, options in ON_HOSTS].index("fixed-ring")
     kinds = [event.kind for event in read_events(tmp_path / "both" / f"session-{ring}", 2, carried=True)]
@@ -150,7 +150,8 @@ def test_a_corrupt_gradient_on_another_host_is_named(
 @pytest.mark.parametrize(
     ("strategy", "hosts", "says"),
     [
-        ("asgd", {}, "asgd period 1 on several hosts cannot be recorded: it exchanges a centre"),
+        ("bmuf,quorum=2", {}, "on several hosts cannot be recorded: it gathers a quorum"),
+        ("easgd", {"wire": "int8"}, "leave wire and means between hosts out, or record"),
         ("a2cid2", {}, "it exchanges more than rows between them"),
         ("ssgd", {"wire": "bf16"}, "leave wire and means between hosts out, or record"),
     ],

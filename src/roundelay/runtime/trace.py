@@ -95,6 +95,8 @@ class Kind(IntEnum):
     BIDDEN = 19  # that exchange begins, which learner peer has asked for; mine: number of the request
     SENT = 20  # went to row peer; mine; theirs: number of the exchange; value: of its terms, -1: they are with peer
     TAKEN = 21  # was changed by that exchange; peer, mine, theirs as in SENT
+    # Of a learner:
+    VISITED = 22  # an exchange with the centre, peer, of another host, of which the answer is here
 
 
 ACCESS = {
@@ -107,6 +109,7 @@ ACCESS = {
     Kind.ANSWERED: Access(mine=Use.READ),
     Kind.SENT: Access(mine=Use.READ),
     Kind.TAKEN: Access(mine=Use.WRITTEN),
+    Kind.VISITED: Access(Use.WRITTEN, Use.WRITTEN),
 }
 """Access of the kinds that always have the same, where it is not none. A row that is written may be read as well."""
 
@@ -136,7 +139,7 @@ class TraceEvent:
                 return f"draw minibatch {self.mine}" if self.mine >= 0 else "draw nothing"
             case Kind.GRAD:
                 return f"gradient of minibatch {self.mine} with loss {self.value!r}"
-            case Kind.EXCHANGE:
+            case Kind.EXCHANGE | Kind.VISITED:
                 return f"exchange of row at version {self.mine} with row {self.peer} at version {self.theirs}"
             case Kind.FETCH | Kind.JOIN:
                 return f"{self.kind.name.lower()} of row {self.peer} at version {self.theirs}"
