@@ -129,17 +129,23 @@ class PeerLinks:
         self._dialled, deadline = (secret, seconds), wall_clock() + seconds
         self.addresses = self.addresses or addresses
         for host, address in enumerate(addresses):
+            link: Link | None = None  # one that is slow to get its place is waited for: another might get it before
             while address[1] and self.addresses[host] == address:
                 try:
-                    link = self._connect(MIX, host, address, again=True)
+                    link = link or self._connect(MIX, host, address, again=True)
                     link.hear(Dialect(Placed), DIAL_SECONDS)  # from the next part on it is used there
-                except LinkError:
+                except LinkError as error:
                     if wall_clock() > deadline:
                         raise
-                    pause(DIAL_SECONDS / 10)
+                    if not isinstance(error, LinkTimeout):
+                        link = None
+                        pause(DIAL_SECONDS / 10)
                     continue
                 self._add(MIX, host, link)
                 break
+            else:
+                if link is not None:
+                    link.close()
 
     def _connect(
         self, role: str, host: int, address: Address, number: tuple[int, int] | None = None, again: bool = False
@@ -160,11 +166,14 @@ class PeerLinks:
         )
 
     def _renew(self, host: int, number: tuple[int, int], link: Link) -> None:
-        """Put a link to a host for a chain in the place of another."""
+        """Put a link to a host for a chain in the place of that for an earlier one, which may come late."""
         link.patience, link.largest = self._patience, self._largest
         with self._lock:
-            _, old = self._chains.get(host, (number, None))
-            self._chains[host] = number, link
+            newest, old = self._chains.get(host, (number, None))
+            if newest <= number:
+                self._chains[host] = number, link
+            else:
+                old = link
             if old is not None:
                 self._past.append((host, old.sent_bytes, old.received_bytes, 0.0))
                 old.close()
