@@ -78,7 +78,7 @@ def test_a_host_that_comes_back_has_links_for_mixes_to_all_others_but_those_that
         stack.callback(back.close)
         others = links[0].addresses[0], ("", 0), links[0].addresses[2], ("127.0.0.1", free_port())
         back.addresses = others[0], router.listener.address, *others[2:]
-        thread = Thread(target=back.dial_again, args=(others, SECRET, 60))
+        thread = Thread(target=back.dial, args=(others, SECRET, 60, True))
         thread.start()
         until(lambda: back.mix_links.keys() == {0, 2})
         assert all(links[host].mix_links[1] is not link and link.closed for host, link in old.items())
@@ -106,7 +106,7 @@ def test_a_host_that_comes_back_waits_for_the_place_of_the_link_that_it_has(monk
         routers = [Router(Listener(("127.0.0.1", 0), SECRET, identity(rank)), ROLES, 60) for rank in range(2)]
         back = PeerLinks(routers[1], [[0], [1]], 1, 60, 4)
         others = routers[0].listener.address, ("", 0)
-        thread = Thread(target=back.dial_again, args=(others, SECRET, 60))
+        thread = Thread(target=back.dial, args=(others, SECRET, 60, True))
         thread.start()
         until(lambda: len(late) > 1)
         there = PeerLinks(routers[0], [[0], [1]], 0, 60, 4)

@@ -71,13 +71,18 @@ class JoinHello(Hello, kind=CONTROL):
     stays: bool = False  # it has taken part before, under another that led
 
 
+ChainNumber = tuple[int, int]
+"""Number of a chain: of the part of a segment in which it is made, and of its communicator."""
+ALL_HOSTS: ChainNumber = (0, 0)
+"""The first, which all hosts are in."""
+
+
 class PeerHello(Hello):
     """A host that comes for means or mixes."""
 
     what: str  # CHAIN or MIX
     host: int
-    number: tuple[int, int] | None = None  # of a chain in the place of the first, as `ChainEnds` has it
-    again: bool = False  # it has come back, and waits to hear that the link is in its place
+    number: ChainNumber = ALL_HOSTS
 
 
 class ExchangeHello(Hello, kind=EXCHANGE):
