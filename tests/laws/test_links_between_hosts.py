@@ -110,8 +110,8 @@ def test_a_host_that_comes_back_waits_for_the_place_of_the_link_that_it_has(monk
         thread.start()
         until(lambda: len(late) > 1)
         there = PeerLinks(routers[0], [[0], [1]], 0, 60, 4)
-        for one in (*routers, back, there):
-            stack.callback(one.close)
+        for close in [*(router.close for router in routers), back.close, there.close]:
+            stack.callback(close)
         thread.join(60)
         assert {*late} == {back.mix_links[0]}
         there.mix_links[1].say(Placed())

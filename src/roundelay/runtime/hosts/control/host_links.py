@@ -120,8 +120,8 @@ class PeerLinks:
             raise TimeoutError(f"host {self.host} has waited {seconds:.0f} s for links from hosts {missing()}")
 
     def _reach(self, hello: PeerHello, host: int, each: float, check: Callable[[], None] = lambda: None) -> Link | None:
-        """Return a link to a host, in its place; None: it is lost meanwhile. `check` is called before `each` attempt, of
-        so many seconds.
+        """Return a link to a host, in its place; None: it is lost meanwhile. `check` is called before each attempt,
+        which takes at most `each` seconds.
 
         Raises:
             LinkError: it lives, and does not answer; and the errors of `check`.
