@@ -26,7 +26,7 @@ from support.blobs import Wide
 from support.clusters import OnDevice, cluster
 from support.coarse import Coarse
 from support.coded import Together
-from support.fatal import Fatal
+from support.fatal import Corrupt, Fatal
 from support.in_blocks import InBlocks
 from support.kept_hosts import ENDED, KeptHost, give_back
 from support.kept_hosts import kept as kept_host
@@ -74,6 +74,8 @@ class Hosts:
     once: str = ""  # a folder: whoever draws those again lives
     codec: str = ""  # by which everything goes, under a strategy of the tests' own instead of the named one
     rate: LearnersRate = "as-is"
+    trace: str = ""  # the folder of all hosts' trace
+    corrupt: int = -1  # the minibatch whose gradient has another bit
     port: int = field(default_factory=free_port)
     running: dict[int, Preloaded] = field(default_factory=dict)
     kept: dict[int, KeptHost] = field(default_factory=dict)  # in their place, where hosts are kept
@@ -87,6 +89,8 @@ class Hosts:
         if max(self.fatal, self.learner_fatal) >= 0:
             quadratic = Coarse(self.parameters, examples=self.examples)
             task = Fatal(quadratic, self.fatal, host=True, learner_at=self.learner_fatal, once=self.once)
+        if self.corrupt >= 0:
+            task = Corrupt(Coarse(self.parameters), self.corrupt)
         if self.in_blocks:
             task = InBlocks(self.in_blocks)
         if self.on_device:
@@ -101,7 +105,7 @@ class Hosts:
 
     @property
     def all_terms(self) -> HostTerms:
-        return HostTerms(**{**vars(TERMS), **self.terms})
+        return HostTerms(**{**vars(TERMS), "trace": Path(self.trace) if self.trace else None, **self.terms})
 
     def start(self, host: int) -> None:
         """Start a host, or start it again."""
