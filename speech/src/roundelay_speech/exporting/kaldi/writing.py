@@ -35,8 +35,7 @@ from roundelay_speech.exporting.utterance import utterance_scores
 from roundelay_speech.exporting.writing import DESCRIPTION
 from roundelay_speech.features.parts import Filterbank
 from roundelay_speech.hmm.alignment import TREE
-from roundelay_speech.hmm.formats.kaldi_model import TransitionModel
-from roundelay_speech.hmm.formats.kaldi_model_writing import put_transition_model, write_tree
+from roundelay_speech.hmm.formats.kaldi_model import TransitionModel, put_transition_model, write_tree
 from roundelay_speech.hmm.formats.kaldi_tying import export_transition_model, export_tree
 from roundelay_speech.hmm.topology import SILENCE
 from roundelay_speech.hmm.tree import DecisionTree
