@@ -26,6 +26,7 @@ from roundelay_speech.hmm.formats.kaldi_tying import export_transition_model, ex
 from roundelay_speech.hmm.formats.textgrid import Interval, TextGrid, Tier, write_textgrid
 from roundelay_speech.hmm.topology import SILENCE, phone_bounds
 from roundelay_speech.kaldi_io.objects import write_archive
+from roundelay_speech.kaldi_io.tables import symbol_table
 from roundelay_speech.prepared import Corpus
 
 
@@ -53,7 +54,7 @@ def export_kaldi(corpus: Corpus, store: FeatureStore, alignment: Alignment, out:
     refuse_ours(out)
     found = sorted(_aligned(corpus, store, alignment), key=lambda pair: pair[0].id)  # Kaldi's tools want them sorted
     model = export_transition_model(alignment.tree)
-    write_text(out / "phones.txt", "".join(f"{p} {i}\n" for i, p in enumerate(("<eps>", *corpus.lexicon.phones))))
+    write_text(out / "phones.txt", symbol_table(("<eps>", *corpus.lexicon.phones)))
     write_tree(out / "tree", export_tree(alignment.tree))
     write_transition_model(out / "final.mdl", model)
     write_archive(out / "pdf.txt", ((u.id, alignment.pdf[own].astype(np.int32)) for u, own in found), text=True)
