@@ -24,7 +24,7 @@ from roundelay.learner.objectives import Inputs
 from roundelay.runtime.base import Glance, SegmentPlan, Straggler
 from roundelay.runtime.procs.driver import ProcsRuntime
 from roundelay.runtime.replay.whole import replay
-from roundelay_speech.models import BlstmConfig, DnnConfig, ModelConfig, make_network
+from roundelay_speech.models import BlstmConfig, DnnConfig, ModelConfig
 from support.blobs import Blobs
 from support.clusters import MINIBATCH, cluster, plan
 from support.on_gpu import DEVICE, NEEDED, ON_GPU
@@ -52,7 +52,7 @@ class Acoustic(Task):
         store, labels, splits, states = toy()
         with torch.random.fork_rng(devices=[]):
             torch.manual_seed(0)
-            network = make_network(MODELS[self.name], FILTERS, states)
+            network = MODELS[self.name].network(FILTERS, states)
         examples = network.examples(store, labels, splits)
         return ModuleLearner(network, examples, self.autocast, clip=5.0, device=torch.device(DEVICE))
 

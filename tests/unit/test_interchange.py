@@ -11,13 +11,15 @@ import pytest
 from roundelay.core.errors import UserError
 from roundelay.core.progress import Silent
 from roundelay_speech.features.store import FeatureStore
-from roundelay_speech.hmm.alignment import Alignment, AlignSummary, silence_share, write_alignment
-from roundelay_speech.hmm.formats.export import export_kaldi, export_textgrids, phone_bounds, word_spans
+from roundelay_speech.hmm.align import word_spans
+from roundelay_speech.hmm.alignment import Alignment, AlignSummary, silence_share
+from roundelay_speech.hmm.formats.export import export_kaldi, export_textgrids
 from roundelay_speech.hmm.formats.from_kaldi import KaldiAlignment, import_kaldi
 from roundelay_speech.hmm.formats.interchange import ImportConfig
 from roundelay_speech.hmm.formats.kaldi_tying import match_phones
 from roundelay_speech.hmm.formats.textgrid import Interval, TextGrid, Tier, at_least, import_textgrids, write_textgrid
-from roundelay_speech.hmm.topology import SILENCE, STATES
+from roundelay_speech.hmm.task import Labels
+from roundelay_speech.hmm.topology import SILENCE, STATES, phone_bounds
 from roundelay_speech.hmm.tree import DecisionTree, Leaf, Split, untied, windows
 from roundelay_speech.kaldi_io.objects import read_int_vectors
 from roundelay_speech.prepared import Corpus
@@ -75,14 +77,7 @@ def written(folder: Path, store: FeatureStore, truth: Truth, tree: DecisionTree,
         None,
         silence_share(phones.astype(np.int16)),
     )
-    write_alignment(
-        folder,
-        pdf=pdf.astype(np.int32),
-        phones=phones.astype(np.int16),
-        states=states.astype(np.int8),
-        tree=tree,
-        summary=summary,
-    )
+    Labels(pdf.astype(np.int32), phones.astype(np.int16), states.astype(np.int8)).write(folder, tree, summary)
     return Alignment.load(folder)
 
 

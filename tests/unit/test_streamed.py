@@ -11,7 +11,7 @@ from torch import Tensor
 
 from roundelay.core.errors import UserError
 from roundelay.core.streams import stream
-from roundelay_speech.models import AcousticNetwork, ConformerConfig, make_network
+from roundelay_speech.models import AcousticNetwork, ConformerConfig
 from roundelay_speech.models.conformer import LONGEST_DRAWN, Conformer
 from support.toy_corpus import FILTERS
 from support.toy_models import SEQUENCES, tiny
@@ -120,7 +120,7 @@ def test_what_is_long_past_is_forgotten(name: str) -> None:
 def test_an_utterance_that_is_over_is_one_chunk_where_chunks_are_drawn() -> None:
     made, features = conformer(), utterance(50)
     config = dataclasses.replace(made.config, attention_chunk=None, dynamic_chunks=False)
-    whole = make_network(config, FILTERS, made.columns).eval()
+    whole = config.network(FILTERS, made.columns).eval()
     whole.load_state_dict(made.state_dict())
     for same in (made, made.in_chunks(50)):
         found = at_once(same, features, over=True)

@@ -23,7 +23,7 @@ from roundelay.learner.module import ModuleLearner
 from roundelay.learner.objectives import CrossEntropy, Objective
 from roundelay_speech.features.store import FeatureStore
 from roundelay_speech.mmi.graphs import TranscriptGraphs, graph_splits
-from roundelay_speech.models import AcousticNetwork, ModelConfig, make_network
+from roundelay_speech.models import AcousticNetwork, ModelConfig
 from roundelay_speech.models.frames import FrameExamples, OrderName, log_prior
 from roundelay_speech.models.frontend import AugmentConfig, Frontend, SpecAugment
 from roundelay_speech.models.sequences import LabelledUtterances, SequenceExamples, UtteranceExamples
@@ -194,7 +194,7 @@ class AcousticTask(Task):
     def build(self) -> Learner:
         targets = self.targets()
         store = targets.store
-        network = make_network(self.model, store.parts, targets.columns)
+        network = self.model.network(store.parts, targets.columns)
         examples = targets.examples(network)
         with torch.random.fork_rng(devices=[]):
             torch.manual_seed(stream_seed(self.seed, "initial"))

@@ -10,6 +10,7 @@ from roundelay.commands.base import Command, add_described
 from roundelay.core.errors import UserError
 from roundelay.stopping import ending, resumes_from
 from roundelay.terminal import Bar, console
+from roundelay_speech.data.problems import named
 
 if TYPE_CHECKING:
     from roundelay_speech.recognition.recognise import Recognised
@@ -138,11 +139,10 @@ def _decode_into(options: argparse.Namespace) -> None:
 def unknown_words(unknown: Mapping[str, int], said: int) -> str:
     """Return a sentence that names words which were said and cannot be recognised, the most frequent first; `said` are
     all."""
-    some = [f"{word}{f' ({times})' if times > 1 else ''}" for word, times in list(unknown.items())[:MOST_NAMED]]
-    more = f" and {len(unknown) - MOST_NAMED} more" if len(unknown) > MOST_NAMED else ""
+    some = [f"{word}{f' ({times})' if times > 1 else ''}" for word, times in unknown.items()]
     return (
         f"{sum(unknown.values()):,} of {said:,} words said are not among the words that can be recognised: "
-        f"{', '.join(some)}{more}"
+        f"{named(some, MOST_NAMED)}"
     )
 
 

@@ -13,7 +13,7 @@ import numpy.typing as npt
 from roundelay.core.errors import UserError
 from roundelay_speech.audio.reading import AudioError, channel_levels
 from roundelay_speech.data.manifest import Utterance
-from roundelay_speech.data.problems import BadPolicy, LeftOut, counted, listing
+from roundelay_speech.data.problems import NAMES_SHOWN, BadPolicy, LeftOut, counted, listing, named
 from roundelay_speech.features.store import FeatureStore
 from roundelay_speech.lexicon.lexicon import STRESSED, Lexicon, MissingWord, NearWords, bare
 from roundelay_speech.lexicon.marks import is_mark
@@ -44,7 +44,6 @@ def check_shares(gone: Mapping[str, Sequence[LeftOut]], kept: Mapping[str, Seque
 
 
 _SILENT_DB = 30.0  # a channel this much below another is taken to be empty; across a table it is 10 to 20
-_SHOWN = 8
 _STRESSED_PHONES = 20  # of CMU's 45; with fewer they were chosen by hand
 
 
@@ -85,7 +84,7 @@ def one_rate(
         raise UserError(
             f"The audio of a corpus must be at one sampling rate, and there are several ({told}). Have it resampled as "
             f"it is read with `--rate {rate}`, or leave out what is not at {rate:,} Hz (`--on-bad-audio skip`):\n"
-            f"{listing(first, shown=_SHOWN)}"
+            f"{listing(first, shown=NAMES_SHOWN)}"
         )
     left_out = [
         LeftOut(
@@ -172,10 +171,9 @@ def shared_speakers(splits: Mapping[str, Sequence[Utterance]]) -> list[str]:
     for split, utterances in splits.items():
         if split != TRAIN and (both := sorted(speakers & {u.speaker for u in utterances})):
             of = len({u.speaker for u in utterances})
-            shown = ", ".join(both[:_SHOWN]) + (" ..." if len(both) > _SHOWN else "")
             remarks.append(
                 f"{len(both)} of {counted(of, 'speaker')} of {split} {'is' if len(both) == 1 else 'are'} in train too "
-                f"({shown}): its error rates are not those of people who were never heard"
+                f"({named(both)}): its error rates are not those of people who were never heard"
             )
     return remarks
 
@@ -187,10 +185,9 @@ def unknown_genders(splits: Mapping[str, Sequence[Utterance]]) -> list[str]:
     unknown = [speaker for speaker, gender in genders.items() if (gender or "")[:1].lower() not in ("f", "m")]
     if not unknown or not any(genders.values()):
         return []
-    shown = ", ".join(unknown[:_SHOWN]) + (", ..." if len(unknown) > _SHOWN else "")
     return [
-        f"whether {len(unknown)} of {counted(len(genders), 'speaker')} are women or men is not known ({shown}): "
-        "`spk2gender` says it by a line `SPEAKER f` or `SPEAKER m`"
+        f"whether {len(unknown)} of {counted(len(genders), 'speaker')} are women or men is not known "
+        f"({named(unknown)}): `spk2gender` says it by a line `SPEAKER f` or `SPEAKER m`"
     ]
 
 
@@ -198,11 +195,11 @@ def shared_audio(split: str, twice: Sequence[tuple[str, str]]) -> list[str]:
     """Return a remark on utterances of a split that are in the training split too: pairs of ids, here and there."""
     if not twice:
         return []
-    pairs = ", ".join(f"{one} is {other}" for one, other in twice[:_SHOWN])
+    pairs = named([f"{one} is {other}" for one, other in twice])
     return [
         f"{counted(len(twice), 'utterance')} of {split} {'is' if len(twice) == 1 else 'are'} also in train, "
-        f"the same audio under {'another id' if len(twice) == 1 else 'other ids'} ({pairs}"
-        f"{', ...' if len(twice) > _SHOWN else ''}): it is tested on its training speech"
+        f"the same audio under {'another id' if len(twice) == 1 else 'other ids'} ({pairs}): "
+        "it is tested on its training speech"
     ]
 
 
@@ -237,7 +234,7 @@ def silent_remarks(splits: Mapping[str, Sequence[Utterance]], store: FeatureStor
     for split, utterances in splits.items():
         silent = [u for u in utterances if not u.copied and _is_constant(store.get(u.id))]
         if silent:
-            shown = ", ".join(f"{u.id} ({u.path})" for u in silent[:_SHOWN]) + (", ..." if len(silent) > _SHOWN else "")
+            shown = named([f"{u.id} ({u.path})" for u in silent])
             remarks.append(f"{counted(len(silent), 'utterance')} of {split} {WITHOUT_SOUND}: {shown}")
     return remarks
 
@@ -273,14 +270,12 @@ def spelling_remark(missing: Sequence[MissingWord], lexicon: Lexicon) -> list[st
         return []
     told = []
     if marks:
-        more = ", ..." if len(marks) > _SHOWN else ""
-        told.append(f"marks of noises among the words ({', '.join(marks[:_SHOWN])}{more})")
+        told.append(f"marks of noises among the words ({named(marks)})")
     if pairs:
-        shown = ", ".join(f"{m.word} ({other})" for m, other in pairs[:_SHOWN])
+        shown = named([f"{m.word} ({other})" for m, other in pairs])
         told.append(
             f"{counted(len(pairs), 'word')} of the transcripts {'differs' if len(pairs) == 1 else 'differ'} from words "
-            f"of the dictionary by case, punctuation or characters that look alike alone: "
-            f"{shown}{', ...' if len(pairs) > _SHOWN else ''}"
+            f"of the dictionary by case, punctuation or characters that look alike alone: {shown}"
         )
     if marked:
         told.append(f"{counted(marked, 'further word' if pairs else 'word')} of the transcripts with punctuation")

@@ -16,7 +16,7 @@ from roundelay.core.progress import Progress
 from roundelay_speech.corpus.checks import check_shares
 from roundelay_speech.corpus.options import PrepareOptions, Vocabulary, is_open
 from roundelay_speech.data.manifest import Utterance
-from roundelay_speech.data.problems import LeftOut, counted, listing
+from roundelay_speech.data.problems import LeftOut, counted, listing, named
 from roundelay_speech.lexicon.cleaning import CHANGE_KINDS, Change, Cleaned, Cleaner, Kind
 from roundelay_speech.lexicon.g2p import guess_missing
 from roundelay_speech.lexicon.lexicon import (
@@ -211,8 +211,8 @@ def table(changes: Mapping[Change, int]) -> list[tuple[str, str, str]]:
     rows = []
     for kind, total in by_kind(changes).items():
         some = sorted(((c, n) for c, n in changes.items() if c.kind == kind), key=lambda one: (-one[1], one[0].before))
-        shown = [f"{_shown(change)}{f' ({times})' if times > 1 else ''}" for change, times in some[:_SHOWN]]
-        rows.append((CHANGE_KINDS[kind], ", ".join(shown) + (", ..." if len(some) > _SHOWN else ""), f"{total:,}"))
+        told = [f"{_shown(change)}{f' ({times})' if times > 1 else ''}" for change, times in some]
+        rows.append((CHANGE_KINDS[kind], named(told, _SHOWN), f"{total:,}"))
     return rows
 
 

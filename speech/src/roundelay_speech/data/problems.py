@@ -6,7 +6,7 @@ from typing import Literal
 
 BadPolicy = Literal["error", "skip"]
 
-PROBLEMS_SHOWN = 20
+PROBLEMS_SHOWN, NAMES_SHOWN = 20, 8
 
 
 @dataclass(frozen=True)
@@ -27,6 +27,11 @@ def listing(problems: Sequence[str], shown: int = PROBLEMS_SHOWN) -> str:
     if len(problems) > shown:
         lines.append(f"  ... and {len(problems) - shown} more")
     return "\n".join(lines)
+
+
+def named(names: Sequence[str], shown: int = NAMES_SHOWN) -> str:
+    """Return the first `shown` names with commas, and how many more there are."""
+    return ", ".join(names[:shown]) + (f" and {len(names) - shown} more" if len(names) > shown else "")
 
 
 def counted(number: int, noun: str, plural: str | None = None) -> str:

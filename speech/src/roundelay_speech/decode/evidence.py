@@ -43,7 +43,7 @@ from roundelay.core.errors import UserError
 from roundelay_speech.data.arrays import Bools, Float32, Float64
 from roundelay_speech.hmm.alignment import Alignment
 from roundelay_speech.hmm.gmm import Mixtures, cepstral_matrix, deltas, reestimate, single_gaussians, split
-from roundelay_speech.hmm.topology import SILENCE
+from roundelay_speech.hmm.topology import SILENCE, phone_bounds
 from roundelay_speech.scoring.formats.ctm import TimedWord
 
 MEASURES = ("support", "likeness", "support around", "likeness around")
@@ -208,9 +208,8 @@ def _rounded(number: float) -> float:
 def longest_phones(alignment: Alignment, frame_seconds: float) -> dict[str, float]:
     """Return seconds that each phone lasts at most, by name: half as long again as all but one in a thousand of it, or,
     where it is rare, as all but one in 200 of all phones."""
-    phones, states = alignment.phones, alignment.states
-    starts = np.flatnonzero(np.append(True, (phones[1:] != phones[:-1]) | (states[1:] < states[:-1])))
-    lasting, which = np.diff(np.append(starts, len(phones))), phones[starts]
+    bounds = phone_bounds(alignment.phones, alignment.states)
+    lasting, which = np.diff(bounds), alignment.phones[bounds[:-1]]
     spoken = lasting[which > SILENCE]
     every = float(np.quantile(spoken, _RARE)) if len(spoken) else 0.0
     found = {}

@@ -29,6 +29,7 @@ from roundelay.core.streams import stream
 from roundelay_speech.decode.graphs.graph import Graph
 from roundelay_speech.exporting.utterance import UtteranceScores
 from roundelay_speech.features.store import SpeakerStats
+from roundelay_speech.kaldi_io.tables import symbol_table
 from roundelay_speech.models.conformer import Conformer, Past
 from roundelay_speech.models.network import stacked
 from roundelay_speech.packed.folder import PackedNetwork, PackedSearch
@@ -111,7 +112,7 @@ def feature_options(model: AcousticModel) -> Mapping[str, Any]:
 def tokens(model: AcousticModel) -> str:
     """Return contents of tokens.txt: a unit and its column a line."""
     assert model.units is not None
-    return "".join(f"{name} {column}\n" for column, name in enumerate(model.units.columns))
+    return symbol_table(model.units.columns)
 
 
 def search_graph(graph: Graph, search: PackedSearch) -> Arcs:

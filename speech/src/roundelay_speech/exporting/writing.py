@@ -50,6 +50,7 @@ from roundelay_speech.exporting.utterance import (
     combined_scores,
     utterance_scores,
 )
+from roundelay_speech.kaldi_io.tables import symbol_table
 from roundelay_speech.packed.folder import PackedModel, is_packed, read_packed
 from roundelay_speech.search.fst import write_arrays
 from roundelay_speech.trained import AcousticModel, load_model
@@ -210,7 +211,7 @@ def _write_graph(folder: Path, packed: PackedModel, out: Path) -> None:
     graph = load_graph(folder)
     with atomic_write(out / HLG) as file:
         write_arrays(file, search_graph(graph, packed.search))
-    write_text(out / WORDS_FILE, "".join(f"{word} {number}\n" for number, word in enumerate(graph.words)))
+    write_text(out / WORDS_FILE, symbol_table(graph.words))
 
 
 def describe(model: AcousticModel, name: str) -> dict[str, Any]:

@@ -206,3 +206,27 @@ def align(graph: UtteranceGraph, scores: Float32, beams: Sequence[float]) -> Ali
                 -found[3],
             )
     return None
+
+
+def word_spans(words: Sequence[str], lexicon: Lexicon, phones: Sequence[int]) -> list[tuple[int, int, str]] | None:
+    """Return (first phone, phone behind the last, word or "" for silence) of a sequence of phones; None where they are
+    not a pronunciation of the words."""
+
+    # Forwards, the places that words so far may end at, with the way there; a silence may stand before any word.
+    ends: dict[int, tuple[tuple[int, int, str], ...]] = {0: ()}
+    for word in [*words, None]:
+        found: dict[int, tuple[tuple[int, int, str], ...]] = {}
+        for end, way in ends.items():
+            starts = [(end, way)]
+            if end < len(phones) and phones[end] == SILENCE:
+                starts.append((end + 1, (*way, (end, end + 1, ""))))
+            for start, before in starts:
+                if word is None:
+                    found.setdefault(start, before)
+                    continue
+                for variant in lexicon.pronunciations.get(word, ()):
+                    stop = start + len(variant)
+                    if [lexicon.phone_ids[p] for p in variant] == list(phones[start:stop]):
+                        found.setdefault(stop, (*before, (start, stop, word)))
+        ends = found
+    return list(ends[len(phones)]) if len(phones) in ends else None

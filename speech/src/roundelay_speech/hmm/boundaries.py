@@ -18,7 +18,7 @@ from roundelay.core.errors import UserError
 from roundelay.core.files import parse_json, read_text
 from roundelay_speech.features.store import FeatureStore
 from roundelay_speech.hmm.alignment import Alignment
-from roundelay_speech.hmm.topology import SILENCE
+from roundelay_speech.hmm.topology import SILENCE, phone_bounds
 from roundelay_speech.lexicon.lexicon import are_by_position, base_phone
 from roundelay_speech.prepared import Corpus
 
@@ -170,11 +170,10 @@ def phone_begins(phones: npt.NDArray[np.int16], states: npt.NDArray[np.int8], na
     """Return the phones of one aligned utterance (T,) without silence, and when they begin."""
     if not len(phones):
         return []
-    new = np.concatenate([[True], (phones[1:] != phones[:-1]) | (states[1:] < states[:-1])])
     plain = [base_phone(name) for name in names] if are_by_position(names) else list(names)
     return [
         (plain[phones[t] - 1], FRAME_SHIFT_S * float(t) + FIRST_BOUNDARY_S)
-        for t in np.flatnonzero(new)
+        for t in phone_bounds(phones, states)[:-1]
         if phones[t] != SILENCE
     ]
 

@@ -27,11 +27,11 @@ from roundelay.core.files import write_json
 from roundelay.core.progress import Progress, tracked
 from roundelay.core.streams import stream
 from roundelay_speech.data.arrays import Float32
-from roundelay_speech.data.problems import counted
+from roundelay_speech.data.problems import counted, named
 from roundelay_speech.hmm.align import shortest
 from roundelay_speech.hmm.alignment import FIT_FILE
 from roundelay_speech.hmm.gmm import Mixtures, joined, reestimate_some, rows_of, save_mixtures, single_gaussians, split
-from roundelay_speech.hmm.passes import Aligners, Scored, Spoken, ToScore
+from roundelay_speech.hmm.passes import Aligners, Pass, Scored, Spoken, ToScore
 from roundelay_speech.hmm.task import Labels, Task
 from roundelay_speech.hmm.topology import EDGE, Tying
 from roundelay_speech.hmm.tree import untied
@@ -80,10 +80,9 @@ def warnings(fit: Mapping[str, Any] | None, folder: Path) -> list[str]:
             f"utterance is in {folder / FIT_FILE}"
         )
     elif suspects := fit["suspects"]:
-        more = "" if len(suspects) <= SUSPECTS_SHOWN else " ..."
         found.append(
             f"{len(suspects)} of {counted(fit['of'], 'utterance')} fit their transcripts hardly better than those of "
-            f"others: {', '.join(suspects[:SUSPECTS_SHOWN])}{more}. All are in {folder / FIT_FILE}, the worst first"
+            f"others: {named(suspects, SUSPECTS_SHOWN)}. All are in {folder / FIT_FILE}, the worst first"
         )
     found += [
         f"{one} and {other} fit each other's transcripts better: were these swapped?"
@@ -123,8 +122,8 @@ def check_fit(
     write_json(scratch / "fit.json", tree.to_json())
 
     def to_score(name: str, transcripts: Sequence[tuple[str, ...]]) -> ToScore:
-        model = files[fold_of.get(name, 0)]
-        return ToScore(name, model, scratch / "fit.json", config.scale, config.beams, tuple(transcripts))
+        what = Pass(scratch / "fit.json", files[fold_of.get(name, 0)], config.scale, config.beams)
+        return ToScore(name, what, tuple(transcripts))
 
     # Fold by fold, so that a worker reads each model once.
     names = sorted((n for n in task.spoken if n not in task.failed), key=lambda n: fold_of.get(n, 0))

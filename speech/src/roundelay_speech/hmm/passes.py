@@ -57,11 +57,7 @@ class ToScore:
     """One utterance and transcripts that it is to be compared with (see fit)."""
 
     id: str
-    # mixtures, tree: files; of monophones.
-    mixtures: Path
-    tree: Path
-    scale: float  # of the log-likelihoods
-    beams: tuple[float, ...]  # tried in order, in scaled nats
+    what: Pass  # its mixtures are of monophones
     transcripts: tuple[tuple[str, ...], ...]
 
 
@@ -157,24 +153,22 @@ class Worker:
         return [self._scored(job) for job in jobs]
 
     def _scored(self, job: ToScore) -> Scored:
-        tying = self._take(job.tree)
+        what, spoken = job.what, self._material.spoken[job.id]
+        tying = self._take(what.tree)
         if self._loop is None:
             self._loop = phone_loop(tying)
-        assert self._frames is not None
-        spoken = self._material.spoken[job.id]
-        frames = self._frames[spoken.first : spoken.first + spoken.frames]
-        loglikes = np.float32(job.scale) * self._read(job.mixtures).loglikes(frames)
+        loglikes = np.float32(what.scale) * self._read(what.mixtures).loglikes(self._frames_of(spoken))
 
         def of(graph: UtteranceGraph) -> float | None:
-            found = align(graph, loglikes[:, graph.pdfs], job.beams)
-            return None if found is None else found.acoustic / job.scale / spoken.frames
+            found = align(graph, loglikes[:, graph.pdfs], what.beams)
+            return None if found is None else found.acoustic / what.scale / spoken.frames
 
         graphs = (
             utterance_graph(words, self._material.lexicon, tying, self._material.silence_probability)
             for words in job.transcripts
         )
         scores, loop = tuple(map(of, graphs)), of(self._loop)
-        return Scored(job.id, scores, float(loglikes.max(1).mean()) / job.scale if loop is None else loop)
+        return Scored(job.id, scores, float(loglikes.max(1).mean()) / what.scale if loop is None else loop)
 
     def _take(self, tree: Path) -> Tying:
         """Return the tying in a file; graphs are kept while it stays the same."""
@@ -192,7 +186,13 @@ class Worker:
             self._rows, self._rows_file = rows_of(np.load(pdfs, allow_pickle=False), read.num_pdfs), pdfs
         return reestimate_some(read, self._frames, self._rows, some)
 
-    def _read(self, mixtures: Path) -> Mixtures:
+    def _frames_of(self, spoken: Spoken) -> Float32:
+        assert self._frames is not None
+        frames: Float32 = self._frames[spoken.first : spoken.first + spoken.frames]
+        return frames
+
+    def _read(self, mixtures: Path | None) -> Mixtures:
+        assert mixtures is not None, "a pass without mixtures needs log-likelihoods"
         if self._mixtures is None or mixtures != self._mixtures_file:
             self._mixtures, self._mixtures_file = load_mixtures(mixtures), mixtures
         return self._mixtures
@@ -200,10 +200,7 @@ class Worker:
     def _align(self, spoken: Spoken, loglikes: Float32 | None, what: Pass) -> Aligned | None:
         graph = self._graph(spoken)
         if loglikes is None:
-            assert what.mixtures is not None, "a pass without mixtures needs log-likelihoods"
-            assert self._frames is not None
-            frames = self._frames[spoken.first : spoken.first + spoken.frames]
-            scores = self._read(what.mixtures).loglikes(frames, graph.pdfs)
+            scores = self._read(what.mixtures).loglikes(self._frames_of(spoken), graph.pdfs)
         else:
             scores = loglikes[:, graph.pdfs]
         return align(graph, np.float32(what.scale) * scores, what.beams)

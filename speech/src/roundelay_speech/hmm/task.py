@@ -12,21 +12,34 @@ import shutil
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager
-from dataclasses import dataclass, replace
+from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Any, final
 
 import numpy as np
 import numpy.typing as npt
 
+from roundelay.core.checksums import write_checked
 from roundelay.core.errors import UserError
-from roundelay.core.files import json_line, write_json, write_text
+from roundelay.core.files import atomic_write, json_line, write_json, write_text
 from roundelay.core.progress import Progress
 from roundelay_speech.data.arrays import Float32
 from roundelay_speech.data.problems import counted, listing
 from roundelay_speech.features.store import FeatureStore
 from roundelay_speech.hmm.align import Aligned, shortest
-from roundelay_speech.hmm.alignment import LOG, Alignment, AlignSummary, read_summary, silence_share, write_alignment
+from roundelay_speech.hmm.alignment import (
+    BESIDE,
+    LOG,
+    PDFS,
+    PHONES,
+    STATE_FILE,
+    SUMMARY,
+    TREE,
+    Alignment,
+    AlignSummary,
+    read_summary,
+    silence_share,
+)
 from roundelay_speech.hmm.passes import Aligners, Material, Pass, Spoken, aligners
 from roundelay_speech.hmm.tree import DecisionTree
 from roundelay_speech.prepared import TRAIN, Corpus
@@ -52,7 +65,15 @@ class Labels:
         self.pdf[own], self.phones[own], self.states[own] = found.pdfs, found.phones, found.states
 
     def write(self, out: Path, tree: DecisionTree, summary: AlignSummary) -> None:
-        write_alignment(out, pdf=self.pdf, phones=self.phones, states=self.states, tree=tree, summary=summary)
+        """Write all files of an alignment but the models, the log and the fit; align.json last."""
+        (out / SUMMARY).unlink(missing_ok=True)  # a mixture of two alignments must not look whole
+        for name, array in ((PDFS, self.pdf), (PHONES, self.phones), (STATE_FILE, self.states)):
+            with atomic_write(out / name) as file:
+                np.save(file, array, allow_pickle=False)
+        write_json(out / TREE, tree.to_json())
+        told = {key: value for key, value in asdict(summary).items() if key != "again"}
+        beside = [name for name in BESIDE if (out / name).exists()]
+        write_checked(out / SUMMARY, told, [PDFS, PHONES, STATE_FILE, TREE, *beside])
 
 
 @dataclass(frozen=True, eq=False)

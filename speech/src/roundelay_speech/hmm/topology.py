@@ -14,8 +14,9 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 import numpy as np
+import numpy.typing as npt
 
-from roundelay_speech.data.arrays import Int32
+from roundelay_speech.data.arrays import Int32, Ints
 
 STATES = 3
 SILENCE = 1
@@ -65,9 +66,8 @@ def transitions(states: int) -> list[tuple[int, int]]:
     return [(0, after) for after in range(1, last)] + inner
 
 
-def monophones(phones: Sequence[str]) -> Tying:
-    """Return every state of every phone for itself: pdf = 3 (phone - 1) + state."""
-    size = len(phones) + 1
-    own = (STATES * np.arange(-1, size - 1)[:, None] + np.arange(STATES)).astype(np.int32)
-    own[0] = -1
-    return Tying(tuple(phones), 1, STATES * len(phones), np.tile(own[None, :, None], (size, 1, size, 1)))
+def phone_bounds(phones: Ints, states: Ints) -> npt.NDArray[np.int64]:
+    """Return first frames of the phones of an alignment, and its end: a phone begins where it changes or its state goes
+    back."""
+    begins = np.flatnonzero((phones[1:] != phones[:-1]) | (states[1:] < states[:-1])) + 1
+    return np.concatenate([[0], begins, [len(phones)]]).astype(np.int64)

@@ -24,7 +24,7 @@ import numpy.typing as npt
 
 from roundelay.core.errors import UserError
 from roundelay_speech.data.arrays import Float64, Ints
-from roundelay_speech.hmm.topology import EDGE, SILENCE, STATES, Tying
+from roundelay_speech.hmm.topology import EDGE, SILENCE, STATES, Tying, phone_bounds
 from roundelay_speech.lexicon.lexicon import POSITIONS, are_by_position, base_phone
 
 LEFT, OWN, RIGHT = 0, 1, 2  # where a question looks, as places in a (left, phone, right) window
@@ -183,13 +183,13 @@ def windows(phones: Ints, states: Ints) -> npt.NDArray[np.int64]:
     """Return (T, 4): left neighbour, phone, right neighbour and state of every frame of ONE utterance, from its
     alignment.
 
-    A phone begins where the phone changes or the state goes back; neighbours beyond the ends are phone 0.
+    Neighbours beyond the ends are phone 0.
     """
     if not len(phones):
         return np.zeros((0, 4), np.int64)
-    begins = np.concatenate([[True], (phones[1:] != phones[:-1]) | (states[1:] < states[:-1])])
-    place = np.cumsum(begins) - 1
-    spoken = np.asarray(phones)[begins]
+    bounds = phone_bounds(phones, states)
+    spoken = np.asarray(phones)[bounds[:-1]]
+    place = np.repeat(np.arange(len(spoken)), np.diff(bounds))
     left = np.concatenate([[EDGE], spoken[:-1]])
     right = np.concatenate([spoken[1:], [EDGE]])
     return np.stack([left[place], phones, right[place], states], axis=1).astype(np.int64)

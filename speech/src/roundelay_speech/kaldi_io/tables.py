@@ -3,7 +3,7 @@
 import itertools
 import math
 import re
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -179,3 +179,8 @@ def refusal(value: str, pipes: bool = False) -> str | None:
     if _ARCHIVE_POSITION.fullmatch(value):
         return f"is a position in an archive (`{value}`); write the audio to files of its own, e.g. with wav-copy"
     return None
+
+
+def symbol_table(names: Iterable[str]) -> str:
+    """Return the contents of a symbol table (words.txt, phones.txt): a name and its number a line, from 0."""
+    return "".join(f"{name} {number}\n" for number, name in enumerate(names))

@@ -21,7 +21,7 @@ from typing import Literal
 from roundelay.core.errors import UserError
 from roundelay.core.files import read_text, write_text
 from roundelay_speech.data.manifest import Utterance
-from roundelay_speech.data.problems import LeftOut, counted, listing
+from roundelay_speech.data.problems import LeftOut, counted, listing, named
 from roundelay_speech.lexicon.marks import is_mark
 
 MissingWordPolicy = Literal["error", "skip", "map", "guess"]
@@ -248,15 +248,11 @@ def resolve_missing_words(
     absent = {m.word for m in missing}
     kept = [u for u in utterances if absent.isdisjoint(u.words)]
     left_out = [
-        LeftOut(u.id, f"{u.id}: not in the lexicon: {_shortened([w for w in dict.fromkeys(u.words) if w in absent])}")
+        LeftOut(u.id, f"{u.id}: not in the lexicon: {named([w for w in dict.fromkeys(u.words) if w in absent], 5)}")
         for u in utterances
         if not absent.isdisjoint(u.words)
     ]
     return kept, left_out
-
-
-def _shortened(words: Sequence[str], shown: int = 5) -> str:
-    return " ".join(words[:shown]) + (f" and {len(words) - shown} more" if len(words) > shown else "")
 
 
 def _mapped(utterance: Utterance, lexicon: Lexicon, map_to: str) -> Utterance:

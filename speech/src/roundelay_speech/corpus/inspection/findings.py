@@ -10,7 +10,6 @@ from roundelay_speech.data.manifest import Utterance
 Severity = Literal["error", "warning", "note"]
 """Training stops or learns the wrong thing; results will be worse, or other than they look; good to know."""
 
-SHOWN = 8
 INSPECTION_VERSION = 1
 
 
@@ -80,8 +79,3 @@ def in_order(findings: Sequence[Finding]) -> tuple[Finding, ...]:
     """Return the gravest first, else as they came."""
     grave = {"error": 0, "warning": 1, "note": 2}
     return tuple(sorted(findings, key=lambda finding: grave[finding.severity]))
-
-
-def named(ids: Sequence[str], shown: int = SHOWN) -> str:
-    """Return the first ids with commas, and a sign that there are more."""
-    return ", ".join(ids[:shown]) + (", ..." if len(ids) > shown else "")

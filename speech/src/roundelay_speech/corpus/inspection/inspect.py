@@ -11,11 +11,11 @@ from roundelay.core.errors import UserError
 from roundelay.core.progress import Progress
 from roundelay_speech.corpus.checks import WITHOUT_SOUND, one_rate, shared_speakers, spelling_remark, unknown_genders
 from roundelay_speech.corpus.formats.kaldi import KaldiOptions, read_data_dir_with
-from roundelay_speech.corpus.inspection.findings import SHOWN, Finding, Inspection, SplitNumbers, in_order, named
+from roundelay_speech.corpus.inspection.findings import Finding, Inspection, SplitNumbers, in_order
 from roundelay_speech.corpus.inspection.sound import SoundFacts, measure_all, sound_findings
 from roundelay_speech.corpus.words import cleaned
 from roundelay_speech.data.manifest import Utterance
-from roundelay_speech.data.problems import LeftOut, counted, listing
+from roundelay_speech.data.problems import NAMES_SHOWN, LeftOut, counted, listing, named
 from roundelay_speech.hmm.align import shortest
 from roundelay_speech.hmm.alignment import require_summary
 from roundelay_speech.hmm.fit import warnings
@@ -313,8 +313,8 @@ def length_findings(
                 if known and shortest(u.words, lexicon) * _FRAME_S > u.duration:
                     odd[u.id] = f"{u.duration:.2g} s are too short for its {counted(len(u.words), 'word')}"
         if odd:
-            told = "; ".join(f"{name}: {why}" for name, why in list(odd.items())[:SHOWN])
-            more = "; ..." if len(odd) > SHOWN else ""
+            told = "; ".join(f"{name}: {why}" for name, why in list(odd.items())[:NAMES_SHOWN])
+            more = "; ..." if len(odd) > NAMES_SHOWN else ""
             what = (
                 f"{split}: {counted(len(odd), 'transcript')} of {len(utterances)} cannot fit the speech ({told}{more})"
             )

@@ -14,10 +14,10 @@ from roundelay.core.cores import cores
 from roundelay.core.progress import Progress
 from roundelay_speech.audio.reading import AudioError, read_audio
 from roundelay_speech.corpus.checks import shared_audio
-from roundelay_speech.corpus.inspection.findings import Finding, Severity, named
+from roundelay_speech.corpus.inspection.findings import Finding, Severity
 from roundelay_speech.data.arrays import Samples
 from roundelay_speech.data.manifest import Utterance
-from roundelay_speech.data.problems import counted, listing
+from roundelay_speech.data.problems import counted, listing, named
 from roundelay_speech.data.processes import start_workers
 from roundelay_speech.prepared import TRAIN
 

@@ -29,6 +29,7 @@ from roundelay.core.errors import UserError
 from roundelay.core.files import atomic_write, read_text, write_text
 from roundelay_speech.bindings import kaldifst
 from roundelay_speech.decode.graphs.transducers import BACKOFF, EPSILON, Symbols, lexicon_transducer
+from roundelay_speech.kaldi_io.tables import symbol_table
 from roundelay_speech.lexicon.lexicon import Lexicon
 from roundelay_speech.ngrams.ngram import BEGIN, END, NEVER, ROOT, Arpa, Floats, Ints, Restricted, restrict
 from roundelay_speech.search.fst import (
@@ -224,8 +225,8 @@ def save_graph(graph: Graph, folder: Path) -> None:
     (folder / GRAPH_FILE).unlink(missing_ok=True)  # a mixture of two graphs must not look whole
     with atomic_write(folder / FST_FILE) as file:
         write_arrays(file, to_arrays(graph.fst))
-    write_text(folder / WORDS_FILE, _symbols(graph.words))
-    write_text(folder / PHONES_FILE, _symbols([EPSILON, *graph.info["phones"]]))
+    write_text(folder / WORDS_FILE, symbol_table(graph.words))
+    write_text(folder / PHONES_FILE, symbol_table([EPSILON, *graph.info["phones"]]))
     write_checked(folder / GRAPH_FILE, graph.info, [FST_FILE, WORDS_FILE, PHONES_FILE])
 
 
@@ -267,7 +268,3 @@ def load_words(folder: Path) -> tuple[str, ...]:
     """
     lines = read_text(folder / WORDS_FILE, "a graph has its words there").split("\n")[:-1]
     return tuple(line.rsplit(" ", 1)[0] for line in lines)
-
-
-def _symbols(names: Sequence[str]) -> str:
-    return "".join(f"{name} {i}\n" for i, name in enumerate(names))

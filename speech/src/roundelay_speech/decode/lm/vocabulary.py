@@ -6,6 +6,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from roundelay.core.errors import UserError
+from roundelay_speech.data.problems import named
 from roundelay_speech.decode.lm.arpa_file import open_text
 from roundelay_speech.lexicon.lexicon import Lexicon, Pronunciation, are_by_position, base_phone, case_of, read_lexicon
 from roundelay_speech.ngrams.ngram import RESERVED
@@ -29,8 +30,7 @@ class VocabularyLexicon:
             (self.guessed, "have a guessed pronunciation"),
         ):
             if words:
-                more = f" and {len(words) - shown} more" if len(words) > shown else ""
-                parts.append(f"{len(words)} words of the vocabulary {what}: {', '.join(words[:shown])}{more}.")
+                parts.append(f"{len(words)} words of the vocabulary {what}: {named(words, shown)}.")
         return " ".join(parts)
 
 

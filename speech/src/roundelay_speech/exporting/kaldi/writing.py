@@ -35,11 +35,11 @@ from roundelay_speech.exporting.utterance import utterance_scores
 from roundelay_speech.exporting.writing import DESCRIPTION
 from roundelay_speech.features.parts import Filterbank
 from roundelay_speech.hmm.alignment import TREE
-from roundelay_speech.hmm.formats.kaldi_model import TransitionModel
-from roundelay_speech.hmm.formats.kaldi_model_writing import put_transition_model, write_tree
+from roundelay_speech.hmm.formats.kaldi_model import TransitionModel, put_transition_model, write_tree
 from roundelay_speech.hmm.formats.kaldi_tying import export_transition_model, export_tree
 from roundelay_speech.hmm.topology import SILENCE
 from roundelay_speech.hmm.tree import DecisionTree
+from roundelay_speech.kaldi_io.tables import symbol_table
 from roundelay_speech.kaldi_io.tokens import BinaryOutput, save
 from roundelay_speech.lexicon.lexicon import INSIDE, SINGLE, WORD_BEGIN, WORD_END, are_by_position, read_lexicon
 from roundelay_speech.packed.folder import PackedModel, PackedSearch, read_packed
@@ -98,7 +98,7 @@ def export_kaldi(source: Path | str, out: Path | str) -> ForKaldi:
         for place in (out, out / "am"):
             write_text(place / GLOBAL, global_statistics(first.usual_mean, first.usual_std))
     write_tree(out / "tree", export_tree(tree))
-    write_text(out / "phones.txt", symbols((EPSILON, *tree.phones)))
+    write_text(out / "phones.txt", symbol_table((EPSILON, *tree.phones)))
     write_text(out / "cmvn_opts", f"--norm-means={_said(normalised)} --norm-vars={_said(normalised)}\n")
     states = _write_graph(out / "graph", folder, tree, transitions, packed.search)
     _write_options(out / "conf", packed, option_lines(frame_options(part, packed.sampling_rate)), live, normalised)
@@ -264,18 +264,13 @@ def write_graph_folder(folder: Path, graph: GraphOfStates, arcs: Arcs, pdfs: int
     """Write HCLG.fst, words.txt, phones.txt, num_pdfs and phones/, as utils/mkgraph.sh leaves them."""
     with atomic_write(folder / FST_FILE) as file:
         write_arrays(file, arcs)
-    write_text(folder / WORDS_FILE, symbols(graph.symbols.words))
-    write_text(folder / PHONES_FILE, symbols((*graph.symbols.phones, *graph.symbols.disambiguation)))
+    write_text(folder / WORDS_FILE, symbol_table(graph.symbols.words))
+    write_text(folder / PHONES_FILE, symbol_table((*graph.symbols.phones, *graph.symbols.disambiguation)))
     write_text(folder / "num_pdfs", f"{pdfs}\n")
     write_text(folder / "phones/silence.csl", f"{SILENCE}\n")
     phones = graph.symbols.phones[1:]
     if are_by_position(phones):
         write_text(folder / "phones/word_boundary.int", _boundaries(phones))
-
-
-def symbols(names: Sequence[str]) -> str:
-    """Return contents of a symbol table: a name and its number a line."""
-    return "".join(f"{name} {number}\n" for number, name in enumerate(names))
 
 
 def _boundaries(phones: Sequence[str]) -> str:
