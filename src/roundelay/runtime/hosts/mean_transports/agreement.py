@@ -328,7 +328,7 @@ class AgreedTransport(MeanTransport, Generic[C]):
         self._agreement, self._way, self._seconds = agreement, way, seconds
         self._communicator: C | None = None
         self._progress = MeansDone()
-        self._last: LocalMean  # to which learners here have come, once they have to one
+        self._last: LocalMean | None = None  # to which learners here have come
 
     def heard(self, host: int, message: OfPart) -> bool:
         return self._agreement.heard(host, message)
@@ -348,7 +348,7 @@ class AgreedTransport(MeanTransport, Generic[C]):
                 return
             needed = self._progress.done or not self._agreement.lives
             if needed and (terms := self._agreement.come(self._progress)) is not None:
-                self._renew(terms, self._last)
+                self._renew(terms)
         except CommunicatorBroken:
             self._give_up()
 
@@ -357,7 +357,7 @@ class AgreedTransport(MeanTransport, Generic[C]):
         while self._progress.done < mean.number:
             try:
                 if self._communicator is None:
-                    self._renew(self._agreement.agree(self._progress), mean)
+                    self._renew(self._agreement.agree(self._progress))
                 else:
                     self._sum(self._communicator, mean)
                     self._communicator.idle = True
@@ -368,12 +368,12 @@ class AgreedTransport(MeanTransport, Generic[C]):
                 if time.monotonic() > deadline:
                     raise LinkError(f"means by {self._way} have ended: {broken}") from broken
                 if self._progress.done < mean.number:
-                    mean = mean.share.next(mean.number)  # perhaps without a learner that has died
+                    mean = self._last = mean.share.next(mean.number)  # perhaps without a learner that has died
 
-    def _renew(self, terms: CommunicatorTerms, mean: LocalMean) -> None:
+    def _renew(self, terms: CommunicatorTerms) -> None:
         """Begin with another communicator; all members come to have the newest mean that one has complete."""
         self._communicator = communicator = self._connect(terms)
-        self._catch_up(communicator, mean)
+        self._catch_up(communicator)
         communicator.idle = True
 
     def _give_up(self) -> None:
@@ -400,14 +400,14 @@ class AgreedTransport(MeanTransport, Generic[C]):
             CommunicatorBroken, LinkError, TimeoutError, PartOver.
         """
 
-    def _catch_up(self, communicator: C, mean: LocalMean) -> None:
+    def _catch_up(self, communicator: C) -> None:
         """Give a mean that some hosts have complete, and others not, to these."""
         progress = communicator.terms.progress
         newest = max(progress, key=lambda one: one.done)
-        if any(one.done != newest.done for one in progress):
-            self._pass_on(communicator, mean, progress.index(newest))
+        if self._last is not None and any(one.done != newest.done for one in progress):
+            self._pass_on(communicator, self._last, progress.index(newest))
             if self._progress.done < newest.done:
-                self._complete(mean, newest.total)
+                self._complete(self._last, newest.total)
 
     @abstractmethod
     def _pass_on(self, communicator: C, mean: LocalMean, source: int) -> None:
