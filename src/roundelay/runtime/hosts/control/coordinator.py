@@ -211,8 +211,6 @@ class MultiHostRuntime(Runtime):
         try:
             self._lead(plan, look, living)
             self._wait_for_others(plan, look)
-            if self._synchronous:  # all have their last mean: until now one host might have had to give it to another
-                self._hosts.ask(messages.Give((), (), {}), "that its means have ended")
         except TimeoutError as error:
             raise TimeoutError(f"{error}\n{self.who_waits()}\n") from error
         finally:
