@@ -5,7 +5,6 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from functools import partial
 
-import pytest
 import torch
 from torch import Tensor, nn
 
@@ -15,7 +14,6 @@ from roundelay.core.codec import FP32, Codec
 from roundelay.core.epochs import EpochPlan
 from roundelay.core.flat import CHUNK
 from roundelay.learner.module import ModuleLearner
-from roundelay.runtime.hosts.mean_transports import agreement as agreement_module
 from roundelay.runtime.hosts.mean_transports.agreement import CommunicatorAgreement
 from roundelay.runtime.hosts.mean_transports.base import MeansPart
 from roundelay.runtime.hosts.mean_transports.messages import (
@@ -136,15 +134,12 @@ def test_models_are_never_rounded() -> None:
             torch.testing.assert_close(mean, (models[0] + models[1]) / 2, rtol=1e-6, atol=1e-7)
 
 
-def test_a_host_that_leads_without_learners_says_who_is_in_means_once_all_others_are_ready(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
+def test_a_host_that_leads_without_learners_says_who_is_in_means_once_all_others_are_ready() -> None:
     """And is in none, and says so once; of a host that is lost nobody waits for a word."""
-    monkeypatch.setattr(agreement_module, "READY_AGAIN_SECONDS", 0.0)
     with linked([(0, 1), (0, 2)]) as links:
         part = MeansPart(7, Bell(None), dialect(3, 1))
         agreement = CommunicatorAgreement(part, 0, links[0], lambda host: host > 0, 60)
-        come = partial(agreement.come, MeansDone())
+        come = partial(agreement.come, MeansDone(), 0.0)
         assert come() is None  # of nobody
         agreement.heard(1, ReadyForMeans(7, MeansDone(3, 2.0, 1), 5))
         assert come() is None  # not of one alone

@@ -21,7 +21,6 @@ from roundelay.learner.quadratic import Quadratic
 from roundelay.runtime.base import Cluster, Joined, Outcome, Runtime
 from roundelay.runtime.hosts.control.coordinator import MultiHostRuntime
 from roundelay.runtime.hosts.control.host_links import PeerLinks
-from roundelay.runtime.hosts.mean_transports import agreement
 from roundelay.runtime.hosts.mean_transports.agreement import CommunicatorAgreement
 from roundelay.runtime.hosts.mean_transports.messages import (
     CommunicatorMade,
@@ -409,20 +408,23 @@ def test_learners_that_come_to_life_while_their_host_says_who_is_in_means_are_in
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     """As those of a session that has just begun. Their host leads, and has begun to wait for the others."""
-    monkeypatch.setattr(agreement, "READY_AGAIN_SECONDS", 60.0)
-    make, begun = CommunicatorAgreement._make, list[CommunicatorAgreement]()
+    come = CommunicatorAgreement.come
 
-    def noted(self: CommunicatorAgreement, progress: MeansDone) -> bool:
-        begun.append(self)
-        return make(self, progress)
-
-    monkeypatch.setattr(CommunicatorAgreement, "_make", noted)
-    with three_hosts() as sides:
-        lose(sides[:1], HOSTS[0])
-        until(lambda: bool(begun))
-        sides[0].arena.liveness.mark(HOSTS[0], True)
-        for one in sides[::-1]:
+    def slow(self: CommunicatorAgreement, *given: Any) -> CommunicatorTerms | None:
+        if self is not leading or sides[0].arena.liveness.alive[0]:
+            return come(self, *given)
+        for one in sides[1:]:
             give(one)
+        until(lambda: self._come.keys() == {1, 2})
+        sides[0].arena.liveness.mark(HOSTS[0], True)
+        return come(self, *given)
+
+    monkeypatch.setattr(CommunicatorAgreement, "come", slow)
+    with three_hosts() as sides:
+        leading = sides[0].host._transport._agreement  # type: ignore[attr-defined]
+        lose(sides[:1], HOSTS[0])
+        until(lambda: bool(sides[0].arena.liveness.alive[0]))
+        give(sides[0])
         have(sides, 1, EVERY_RANK)
 
 
