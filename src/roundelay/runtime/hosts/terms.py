@@ -83,6 +83,7 @@ class PeerHello(Hello):
     what: str  # CHAIN or MIX
     host: int
     number: ChainNumber = ALL_HOSTS
+    session: int = 0
 
 
 class ExchangeHello(Hello, kind=EXCHANGE):
@@ -110,6 +111,7 @@ class HostTerms(HostOptions):
     threads: int | None = None  # torch threads of each learner; None: a fair share of the cores
     on_gpus: bool = False  # learners of all hosts compute on GPUs
     silence: Literal["majority", "dead"] = "majority"  # as `SessionHostOptions` has it
+    session: int = 0  # number of the session, of several of one process
 
     @classmethod
     def of(cls, options: HostOptions, **others: Any) -> "HostTerms":
