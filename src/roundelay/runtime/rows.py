@@ -110,6 +110,12 @@ class Row:
         self.rank, self.vector, self.lock, self.trace = rank, vector, lock, trace
         self._versions, self._away = versions, away
 
+    def at(self, vector: Tensor) -> "Row":
+        """Return the same row whose parameters are in `vector` (P,), for one thread that has its lock."""
+        found = Row(self.rank, vector, self._versions, NoLock(), self._away, self.trace)
+        found.memory, found.mass, found.others, found.steep = self.memory, self.mass, self.others, self.steep
+        return found
+
     @cached_property
     def parts(self) -> list[Tensor]:
         """Its chunks. Most rows of a process are looked at whole, or never: a billion parameters have 15,259."""

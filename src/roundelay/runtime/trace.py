@@ -240,6 +240,11 @@ def _path(folder: Path, rank: int, carried: bool = False) -> Path:
     return folder / f"{'carried' if carried else 'rank'}-{rank}.bin"
 
 
+def has_events(folder: Path, rank: int) -> bool:
+    """Return True if the file of that learner's events is there."""
+    return _path(folder, rank).exists()
+
+
 def read_events(folder: Path, rank: int, carried: bool = False) -> Iterator[TraceEvent]:
     """Yield a learner's events, or those of its row between hosts, `carried`, of which there may be no file; in order.
 

@@ -50,6 +50,7 @@ from roundelay.runtime.trace import (
     TraceEvent,
     digests,
     exchange_of,
+    has_events,
     load_state,
     note_gradient,
     read_entries,
@@ -266,6 +267,11 @@ class _Replay:
                 f"{folder}: recorded with {found[0]} learners of {found[1]} parameters, but this run directory "
                 f"describes {wanted[0]} of {wanted[1]}."
             )
+        if missing := [rank for hosts in start.get(HOSTS, []) for rank in hosts if not has_events(folder, rank)]:
+            raise UserError(
+                f"{folder}: the trace of {wanted[0]} learners, of which {missing} are not in it: they were on another "
+                "host, whose folder belongs into this one as well."
+            )
         self.threads: int = start["threads"]
         self.rows_on = _rows_on(folder, start, self.learner)
         self.events = [_by_command(folder, rank) for rank in range(cluster.learners)]
@@ -353,8 +359,8 @@ class _Replay:
                     gone += entry["lost"]
                     if hosts and gone:
                         raise UserError(
-                            f"{self.folder}: learner {gone[0]} died, or its host was lost or came later, while this was "
-                            "recorded, and a replay of several hosts repeats runs whose learners live to the end."
+                            f"{self.folder}: learner {gone[0]} died, or its host was lost or came later, while this "
+                            "was recorded, and a replay of several hosts repeats runs whose learners live to the end."
                         )
 
     def _recall(self, entry: dict[str, Any]) -> ClusterState:
