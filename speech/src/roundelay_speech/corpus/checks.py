@@ -44,6 +44,8 @@ def check_shares(gone: Mapping[str, Sequence[LeftOut]], kept: Mapping[str, Seque
 
 
 _SILENT_DB = 30.0  # a channel this much below another is taken to be empty; across a table it is 10 to 20
+_SHOWN = 8
+_BEYOND_SPEECH = 32_000  # Hz; a fifth and more of the bands of such audio lie above 8,000 Hz, where speech has little
 _STRESSED_PHONES = 20  # of CMU's 45; with fewer they were chosen by hand
 
 
@@ -73,8 +75,14 @@ def one_rate(
     deciding = rates[TRAIN] if TRAIN in rates else sum(rates.values(), Counter[int]())
     rate = min(deciding.items(), key=lambda item: (-item[1], item[0]))[0]
     off = [u for some in splits.values() for u in some if u.sampling_rate != rate]
+    beyond = []
+    if rate >= _BEYOND_SPEECH:
+        beyond.append(
+            f"audio at {rate:,} Hz: a model hears bands up to {rate // 2:,} Hz, which other recordings may lack; "
+            "`--rate 16000` leaves out what is above 8,000 Hz"
+        )
     if not off:
-        return rate, kept, [], []
+        return rate, kept, [], beyond
     told = "; ".join(
         f"{split}: " + ", ".join(f"{counted(n, 'utterance')} at {r:,} Hz" for r, n in found.most_common())
         for split, found in rates.items()
@@ -93,7 +101,7 @@ def one_rate(
         )
         for u in off
     ]
-    return rate, {split: [u for u in us if u.sampling_rate == rate] for split, us in kept.items()}, left_out, []
+    return rate, {split: [u for u in us if u.sampling_rate == rate] for split, us in kept.items()}, left_out, beyond
 
 
 def _resampling(rates: Mapping[str, Counter[int]], wanted: int) -> list[str]:
