@@ -50,11 +50,11 @@ def _list() -> int:
     for one in settled():
         claim, evidence = one.claim, one.evidence
         head = f"{claim.number:>2}  {one.judgement.verdict.value:<9} {one.chance:>6}  {claim.name}: {claim.title}"
-        console.print(head, markup=False)
-        console.print(f"{'':22}{one.short}", markup=False)
+        console.print(head)
+        console.print(f"{'':22}{one.short}")
         took = f"  ({seconds(evidence.seconds)} on {evidence.machine})" if evidence else ""
         if claim.experiment is not None:
-            console.print(f"{'':22}{claim.command}{took}", markup=False)
+            console.print(f"{'':22}{claim.command}{took}")
     return 0
 
 
@@ -62,7 +62,7 @@ def _write(options: argparse.Namespace) -> int:
     from roundelay_lab.claims.page import write_page
 
     for path in write_page(options.out or Path("docs")):
-        console.print(f"written: {path}", markup=False)
+        console.print(f"written: {path}")
     return 0
 
 
@@ -76,7 +76,7 @@ def _regime(options: argparse.Namespace) -> int:
 
     folders = ClaimFolders(options.out or Path("exp/claims"), options.source, options.lexicon)
     interrupt = Interrupt()
-    ways = Ways(Bar(quiet=True), lambda line: console.print(line, markup=False), interrupt)
+    ways = Ways(Bar(quiet=True), console.print, interrupt)
     with stopping(interrupt):
         for claim in [find_claim(name) for name in options.name]:
             evidence = run_regime(claim, folders, ways)
@@ -103,7 +103,7 @@ def _run(options: argparse.Namespace) -> int:
 
     folders = ClaimFolders(options.out or Path("exp/claims"), options.source, options.lexicon)
     interrupt, far = Interrupt(), 0
-    ways = Ways(Bar(quiet=True), lambda line: console.print(line, markup=False), interrupt)
+    ways = Ways(Bar(quiet=True), console.print, interrupt)
     with stopping(interrupt):
         for claim in claims:
             seeded = claim if options.first_seed is None else claim.with_seeds(options.first_seed)
@@ -127,13 +127,11 @@ def _run(options: argparse.Namespace) -> int:
             ]
             print_table(["check", "", "mean", "end of the interval", ""], rows, left=2)
             settled = Settled(claim, evidence, judgement)
-            console.print(f"{claim.name}: {judgement.verdict.value}. {settled.sure}", markup=False)
+            console.print(f"{claim.name}: {judgement.verdict.value}. {settled.sure}")
             apart = landed(claim, list(evidence.rows))
             if apart is not None:
                 far += len(apart)
                 told = "\n  ".join(apart) or "all configurations"
                 where = "outside" if apart else "within"
-                console.print(
-                    f"{where} the stated spread of the evidence that comes with the package: {told}", markup=False
-                )
+                console.print(f"{where} the stated spread of the evidence that comes with the package: {told}")
     return 1 if far else 0
