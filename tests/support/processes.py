@@ -9,8 +9,8 @@ from pathlib import Path
 def run_python(
     *arguments: str, where: Path | None = None, env: Mapping[str, str] | None = None, expect: int = 0
 ) -> "subprocess.CompletedProcess[str]":
-    """What a new process of Python has written; its exit status must be `expect`. For one that needs torch, `Preloaded`
-    is faster."""
+    """A new process of Python that has ended, with its output; its exit status must be `expect`. `Preloaded` is faster
+    for one that needs torch."""
     done = subprocess.run(
         [sys.executable, *arguments], cwd=where, env=env, capture_output=True, text=True, timeout=110, check=False
     )

@@ -1,4 +1,4 @@
-"""What a user would be told: of progress, and of a mistake."""
+"""Words that a user would be told: of progress, and of a mistake."""
 
 from collections.abc import Callable
 from typing import ParamSpec
@@ -12,7 +12,7 @@ _P = ParamSpec("_P")
 
 
 def refusal(call: Callable[_P, object], *arguments: _P.args, **named: _P.kwargs) -> str:
-    """What a call says that is refused as a mistake of the user."""
+    """The words of a call that is refused as a mistake of the user."""
     with pytest.raises(UserError) as error:
         call(*arguments, **named)
     return str(error.value)

@@ -40,7 +40,7 @@ class Toy(NamedTuple):
     truth: Truth
 
     def imported(self, kaldi: KaldiAlignment | Path, folder: Path, config: ImportConfig | None = None) -> AlignSummary:
-        """What Kaldi has aligned, in a folder, as an alignment of ours."""
+        """Make an alignment of one that Kaldi has made, or of its folder."""
         source = KaldiAlignment((kaldi,)) if isinstance(kaldi, Path) else kaldi
         return import_kaldi(self.corpus, self.store, source, config or ImportConfig(), folder, Silent())
 
