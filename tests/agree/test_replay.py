@@ -5,7 +5,9 @@ import json
 import os
 import signal
 import struct
+from collections.abc import Iterator
 from dataclasses import dataclass, replace
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -24,14 +26,18 @@ from roundelay.learner.base import Learner, Task
 from roundelay.learner.quadratic import Quadratic, QuadraticLearner
 from roundelay.runtime.base import Cluster, ClusterState, Glance, Straggler
 from roundelay.runtime.gathering import LEARNT
+from roundelay.runtime.hosts.control.coordinator import MultiHostRuntime
+from roundelay.runtime.hosts.exchange.repeated import RepeatedExchanges
 from roundelay.runtime.procs.driver import ProcsRuntime
 from roundelay.runtime.procs.processes import Deaths
 from roundelay.runtime.replay.whole import Replayed, replay
 from roundelay.runtime.trace import ROWS_ON, Kind, Recorder, read_entries, read_events
-from support.agreeing import assert_equal, on_processes
+from support.agreeing import assert_equal, on_hosts, on_processes
 from support.clusters import ASYNCHRONOUS, MINIBATCH, OnDevice, cluster, one_of_each, plan
 from support.coarse import Coarse
 from support.coded import Pairs, Together
+from support.hosts import Hosts, free_port
+from support.kept_hosts import keeping_hosts
 from support.overwriting import Overwriting
 from support.processes import stat
 from support.until import until
@@ -321,3 +327,92 @@ def test_what_is_not_this_runs_trace_is_refused(tmp_path: Path) -> None:
     (tmp_path / "trace" / "rank-0.bin").write_bytes(b"\x63" * 64)
     with pytest.raises(UserError, match=r"rank-0\.bin: event 0 is of unknown kind"):
         again(cluster("adpsgd", 2), tmp_path / "trace")
+
+
+# Several hosts --------------------------------------------------------------------------------------------------------
+
+
+@pytest.fixture(scope="module")
+def kept_hosts() -> Iterator[None]:
+    """Hosts take part in one run after the other."""
+    with keeping_hosts():
+        yield
+
+
+def again_of_hosts(hosts: Hosts, folder: Path) -> Replayed:
+    return replay(folder, hosts.cluster, Silent(), partial(RepeatedExchanges, folder, sum(hosts.sizes)))
+
+
+ON_HOSTS: list[tuple[str, dict[str, Any]]] = [
+    ("ssgd", {}),
+    ("dpsgd", {}),
+    ("diloco period=2 codec=int4", {}),
+    ("adpsgd weights=progress", {"rate": "gain"}),
+    ("adpsgd:fixed-ring", {"terms": {"wire": "int8", "fragments": 2}}),
+    ("divshare fragments=2", {}),
+    ("hadpsgd node_size=2", {}),
+]
+
+
+@pytest.mark.usefixtures("kept_hosts")
+@pytest.mark.parametrize(("name", "more"), ON_HOSTS)
+def test_a_run_on_two_hosts_comes_out_the_same_on_one(name: str, more: dict[str, Any], tmp_path: Path) -> None:
+    """Exchanges between hosts, whole, coded and in fragments, and means and mixes along the chain."""
+    hosts = Hosts(name, (2, 1), parameters=2 * CHUNK + 7, momentum=0.9, trace=str(tmp_path), **more)
+    ran = on_hosts(hosts, [plan(12, 3, epoch=epoch) for epoch in range(2)])
+    found = again_of_hosts(hosts, tmp_path)
+    assert found.difference == ""
+    assert_equal(found.state, ran.state)
+    assert found.commands == 2
+    if not hosts.cluster.strategy.traits.synchronous:
+        kinds = [event.kind for event in read_events(tmp_path, 2, carried=True)]
+        assert kinds.count(Kind.SENT) >= kinds.count(Kind.TAKEN) > 0
+
+
+@pytest.mark.usefixtures("kept_hosts")
+def test_so_does_one_that_goes_back_and_is_resumed(tmp_path: Path) -> None:
+    """Requests and exchanges of the second life have numbers of their own."""
+    hosts = Hosts("adpsgd", (1, 1), momentum=0.9, trace=str(tmp_path), terms={"wire": "int8"})
+    with hosts, MultiHostRuntime(hosts.cluster, hosts.place, hosts.all_terms) as runtime:
+        runtime.segment(plan(20, 2))
+        good = runtime.state()
+        runtime.segment(plan(20, 2, epoch=1))
+        runtime.load(good)  # as a schedule does that does not like what it sees
+        runtime.segment(plan(20, 2, epoch=1))
+        middle = runtime.state()
+    later = replace(hosts, port=free_port(), kept={}, running={})
+    with later, MultiHostRuntime(later.cluster, later.place, later.all_terms) as runtime:
+        runtime.load(middle)
+        runtime.segment(plan(20, 2, epoch=2))
+        recorded = runtime.state()
+    found = again_of_hosts(hosts, tmp_path)
+    assert (found.difference, found.commands) == ("", 4)
+    assert_equal(found.state, recorded)
+
+
+@pytest.mark.usefixtures("kept_hosts")
+@pytest.mark.parametrize("name", ["adpsgd", "ssgd"])
+def test_a_corrupt_gradient_on_one_of_two_hosts_is_named(name: str, tmp_path: Path) -> None:
+    """Of which the loss is as it should be."""
+    hosts = Hosts(name, (1, 1), trace=str(tmp_path), corrupt=11)
+    on_hosts(hosts, [plan(20, 2)])
+    drew = next(r for r in range(2) for e in read_events(tmp_path, r) if (e.kind, e.mine) == (Kind.DRAW, 11))
+    found = again_of_hosts(replace(hosts, corrupt=-1), tmp_path)
+    assert found.difference.startswith(f"command 1, learner {drew}, its event ")
+    assert found.difference.count("of minibatch 11 at parameters") == 2, "recorded, and now"
+    points = [said.split(" at parameters ")[1][:16] for said in found.difference.split("gradient ")[1:]]
+    assert points[0] == points[1]
+
+
+def test_a_run_on_several_hosts_that_went_on_without_a_learner_is_not_repeated(tmp_path: Path) -> None:
+    cluster_ = cluster("adpsgd", 2)
+    entries = [
+        {"what": "start", "learners": 2, "parameters": 37, "threads": 1, "hosts": [[0], [1]]},
+        {"what": "lost", "ranks": [1]},
+        {"what": "done", "number": 1, "lost": []},
+    ]
+    (tmp_path / Recorder.FILE).write_text("".join(json.dumps(entry) + "\n" for entry in entries))
+    for rank in range(2):
+        (tmp_path / f"rank-{rank}.bin").touch()
+    with pytest.raises(UserError, match="learner 1 died, or its host was lost"):
+        again(cluster_, tmp_path)

@@ -14,11 +14,12 @@ import soundfile
 from roundelay.cli import main
 from roundelay.core.streams import stream
 from roundelay_speech.audio.activity import Cutting
+from roundelay_speech.decode.alternatives import WORDS_ALONE
 from roundelay_speech.decode.search import decode
 from roundelay_speech.packed.growing import GrowingScores, in_chunks
 from roundelay_speech.packed.model import Model, load_model
 from roundelay_speech.search.beam import GrowingSearch
-from roundelay_speech.transcription.live import EVERY, USUAL, Latencies, Live, Update, delays
+from roundelay_speech.transcription.live import EVERY, USUAL, Latencies, Live, Update, _Growing, delays
 from roundelay_speech.transcription.serving.endpoint import LIVE
 from roundelay_speech.transcription.serving.work import recognising
 from support.asking import Server
@@ -104,6 +105,22 @@ def test_words_so_far_are_the_first_of_the_final_ones(model: Model, talk: Sample
             said = next(u for u in updates if u.final and u.at >= update.at).segment.text
             right.append(said.startswith(update.segment.text))
     assert sum(right) > 0.8 * len(right)
+
+
+def test_words_so_far_are_found_from_the_beginning_when_speech_ceases(model: Model) -> None:
+    """With all that was heard by then, as of an utterance that is over; so they do not wait for the pause."""
+    rng, growing = stream(0, "silence"), _Growing(model, WORDS_ALONE)
+    speech = say(SENTENCES[2], rng).astype(np.float32)
+    growing.words(speech[: RATE // 2], [], silent=False)
+    upto = round(0.6 * RATE)  # too little more for a beginning
+    growing.words(speech[:upto], [], silent=False)
+    assert growing._known_frames == 50
+    found = growing.words(speech[:upto], [], silent=True)
+    assert growing._known_frames == 60
+    fresh = _Growing(model, WORDS_ALONE)
+    assert found == fresh.words(speech[:upto], [], silent=True)
+    growing.words(speech[: upto + 160], [], silent=True)
+    assert growing._known_frames == 60  # once, until somebody speaks again
 
 
 def test_blocks_do_not_matter(model: Model, talk: Samples) -> None:

@@ -65,7 +65,9 @@ def test_hosts_start_from_a_first_phase_that_the_first_of_them_has_trained(insid
 
 
 @pytest.mark.timeout(240)
-def test_torchrun_starts_nodes_that_are_hosts(inside: Path) -> None:
+def test_torchrun_starts_nodes_that_are_hosts_and_one_host_repeats_what_they_did(
+    inside: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
     exp, port = inside / "exp-torchrun", free_port()
     command = [
         "torch.distributed.run",
@@ -78,7 +80,7 @@ def test_torchrun_starts_nodes_that_are_hosts(inside: Path) -> None:
         "--master-port",
         str(port),
     ]
-    train = ["-m", "roundelay.cli", "train", "recipe.yaml", "--exp", str(exp), "--strategy", "hadpsgd"]
+    train = ["-m", "roundelay.cli", "train", "recipe.yaml", "--exp", str(exp), "--strategy", "hadpsgd", "--record"]
     nodes = [start([*command, "--node-rank", str(node), *train, "schedule.max_epochs=1"]) for node in range(2)]
     try:
         statuses, text = ends(nodes)
@@ -90,6 +92,8 @@ def test_torchrun_starts_nodes_that_are_hosts(inside: Path) -> None:
     assert statuses == [0, 0], text
     results = Results.from_json(read_json(exp / Results.FILE))
     assert (results.learners, results.label) == (4, "hadpsgd random-ring nodes of 2")
+    assert main(["replay", str(exp)]) == 0
+    assert "repeated to the same weights, bit for bit" in " ".join(capsys.readouterr().out.split())
 
 
 def test_hosts_that_disagree_say_in_what(inside: Path) -> None:
@@ -123,7 +127,11 @@ def test_hosts_that_disagree_say_in_what(inside: Path) -> None:
     ("options", "message"),
     [
         (["--strategy", "ssgd", "--on-death", "shrink"], "on several hosts the death of a learner ends the run"),
-        (["--strategy", "adpsgd", "--record"], "training.record is for one host"),
+        (
+            ["--strategy", "asgd", "--record"],
+            "it exchanges a centre between them",
+        ),
+        (["--strategy", "ssgd", "--record", "--wire", "bf16"], "leave wire and means between hosts out, or record"),
         (["--strategy", "adpsgd", "--runtime", "sim"], "hosts train together on procs"),
         (["--strategy", "hadpsgd,node_size=2"], "a node must be on one host"),
         (["--strategy", "adpsgd", "--learners", "5"], "WORLD_SIZE is 2: leave --learners out"),

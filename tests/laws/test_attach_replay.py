@@ -11,11 +11,10 @@ import torch
 from roundelay.core.errors import UserError
 from roundelay.core.flat import CHUNK
 from roundelay.runtime.attached.entering import AttachTerms, Entrance
-from roundelay.runtime.attached.recording import hash_of
 from roundelay.runtime.attached.turns import Turns
 from roundelay.runtime.hosts.options import SessionHostOptions
 from roundelay.runtime.launch.world import HostPlace, World
-from roundelay.runtime.trace import Access, Kind, TraceEvent, TraceWriter, Use, read_events, session_folder
+from roundelay.runtime.trace import Access, Kind, TraceEvent, TraceWriter, Use, hash_of, read_events, session_folder
 from roundelay.strategies import make_strategy
 from support import attached_recording
 from support.attached_hosts import HostsOfLearners
@@ -151,9 +150,9 @@ def test_a_corrupt_gradient_on_another_host_is_named(
 @pytest.mark.parametrize(
     ("strategy", "hosts", "says"),
     [
-        ("asgd", {}, "a session under asgd period 1 on several hosts cannot be recorded"),
+        ("asgd", {}, "asgd period 1 on several hosts cannot be recorded: it exchanges a centre"),
         ("a2cid2", {}, "it exchanges more than rows between them"),
-        ("ssgd", {"wire": "bf16"}, "leave hosts' wire and means out, or record"),
+        ("ssgd", {"wire": "bf16"}, "leave wire and means between hosts out, or record"),
     ],
 )
 def test_what_cannot_be_repeated_is_not_recorded(strategy: str, hosts: dict[str, str], says: str) -> None:

@@ -3,7 +3,9 @@
 import itertools
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from functools import partial
 
+import pytest
 import torch
 from torch import Tensor, nn
 
@@ -13,6 +15,7 @@ from roundelay.core.codec import FP32, Codec
 from roundelay.core.epochs import EpochPlan
 from roundelay.core.flat import CHUNK
 from roundelay.learner.module import ModuleLearner
+from roundelay.runtime.hosts.mean_transports import agreement as agreement_module
 from roundelay.runtime.hosts.mean_transports.agreement import CommunicatorAgreement
 from roundelay.runtime.hosts.mean_transports.base import MeansPart
 from roundelay.runtime.hosts.mean_transports.messages import (
@@ -133,20 +136,24 @@ def test_models_are_never_rounded() -> None:
             torch.testing.assert_close(mean, (models[0] + models[1]) / 2, rtol=1e-6, atol=1e-7)
 
 
-def test_a_host_that_leads_without_learners_says_who_is_in_means_once_all_others_are_ready() -> None:
+def test_a_host_that_leads_without_learners_says_who_is_in_means_once_all_others_are_ready(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     """And is in none, and says so once; of a host that is lost nobody waits for a word."""
+    monkeypatch.setattr(agreement_module, "READY_AGAIN_SECONDS", 0.0)
     with linked([(0, 1), (0, 2)]) as links:
         part = MeansPart(7, Bell(None), dialect(3, 1))
         agreement = CommunicatorAgreement(part, 0, links[0], lambda host: host > 0, 60)
-        agreement.make_for_others()  # of nobody
+        come = partial(agreement.come, MeansDone())
+        assert come() is None  # of nobody
         agreement.heard(1, ReadyForMeans(7, MeansDone(3, 2.0, 1), 5))
-        agreement.make_for_others()  # not of one alone
+        assert come() is None  # not of one alone
         agreement.heard(2, ReadyForMeans(7, MeansDone(2, 2.0, 1), 4))
         for _ in range(2):
-            agreement.make_for_others()
+            assert come() is None
         agreement.heard(1, ReadyForMeans(7, MeansDone(3, 2.0, 1), 6))
         agreement.lost(2)
-        agreement.make_for_others()
+        assert come() is None
         first, second = (links[1][0].hear(part.dialect, 10.0) for _ in range(2))
         assert first == links[2][0].hear(part.dialect, 10.0)
         assert first == CommunicatorMade(7, CommunicatorTerms(6, (1, 2), (MeansDone(3, 2.0, 1), MeansDone(2, 2.0, 1))))

@@ -221,10 +221,10 @@ def test_sparseloco_is_its_equation(paper: Paper, local: Sgd, period: int, densi
 
 def test_what_does_not_travel_is_refused_on_several_hosts() -> None:
     kept_here = make_strategy("divshare")
-    check_hosts(kept_here, "go-on", record=False)
+    check_hosts(kept_here, "go-on")
     object.__setattr__(kept_here, "traits", replace(kept_here.traits, one_host=True))
     with pytest.raises(UserError, match=r"divshare .*is for learners of one host"):
-        check_hosts(kept_here, "go-on", record=False)
+        check_hosts(kept_here, "go-on")
 
 
 # 1-bit SGD ------------------------------------------------------------------------------------------------------------

@@ -1,4 +1,4 @@
-"""A task that kills its learner, or the learner's whole host, at one gradient."""
+"""Tasks that kill their learner, or the learner's whole host, at one gradient, or get it wrong."""
 
 import os
 import signal
@@ -6,12 +6,14 @@ import time
 from dataclasses import dataclass
 from pathlib import Path
 
+import torch
 from torch import Tensor
 
 from roundelay.core.epochs import EpochPlan
 from roundelay.core.state import Minibatch, Statistics
 from roundelay.learner.base import Learner, Task
 from roundelay.learner.quadratic import Quadratic, QuadraticLearner
+from support.coarse import CoarseLearner
 
 
 class FatalLearner(QuadraticLearner):
@@ -61,3 +63,28 @@ class Fatal(Task):
         while self.once and Path(self.once, "wait").exists():
             time.sleep(0.01)
         return FatalLearner(self)
+
+
+@dataclass(frozen=True)
+class Corrupt(Task):
+    """The gradient over minibatch `at` has another bit in one element."""
+
+    quadratic: Quadratic
+    at: int
+
+    def build(self) -> Learner:
+        return CorruptLearner(self)
+
+
+class CorruptLearner(CoarseLearner):
+    """A quadratic that gets one gradient wrong."""
+
+    def __init__(self, task: Corrupt) -> None:
+        super().__init__(task.quadratic)
+        self._wrong = task.at
+
+    def gradient(self, x: Tensor, batch: Minibatch, plan: EpochPlan, out: Tensor, **_: object) -> Statistics:
+        found = super().gradient(x, batch, plan, out)
+        if batch.index == self._wrong:
+            out.view(torch.int32)[3] ^= 1
+        return found

@@ -2,10 +2,13 @@
 on the loopback."""
 
 import json
+import os
+import signal
 import socket
 import sys
 from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
+from itertools import count
 from pathlib import Path
 from typing import Any
 
@@ -14,13 +17,16 @@ from roundelay.learner.base import Task
 from roundelay.learner.quadratic import Quadratic
 from roundelay.runtime.base import Cluster, Straggler
 from roundelay.runtime.hosts.control.agent import serve
+from roundelay.runtime.hosts.mean_transports.messages import MeanPiece
 from roundelay.runtime.hosts.terms import HostTerms
+from roundelay.runtime.hosts.transport.wire import Link
 from roundelay.runtime.launch.world import HostPlace
+from roundelay.runtime.messages import Message
 from support.blobs import Wide
 from support.clusters import OnDevice, cluster
 from support.coarse import Coarse
 from support.coded import Together
-from support.fatal import Fatal
+from support.fatal import Corrupt, Fatal
 from support.in_blocks import InBlocks
 from support.kept_hosts import ENDED, KeptHost, give_back
 from support.kept_hosts import kept as kept_host
@@ -64,9 +70,12 @@ class Hosts:
     on_device: bool = False  # learners say that they compute on a device
     fatal: int = -1  # the minibatch at which a learner's host is killed
     learner_fatal: int = -1  # the one at which a learner is
+    fatal_mean: tuple[int, int] = (0, 0)  # a host, and the mean that it has and does not live to hand on
     once: str = ""  # a folder: whoever draws those again lives
     codec: str = ""  # by which everything goes, under a strategy of the tests' own instead of the named one
     rate: LearnersRate = "as-is"
+    trace: str = ""  # the folder of all hosts' trace
+    corrupt: int = -1  # the minibatch whose gradient has another bit
     port: int = field(default_factory=free_port)
     running: dict[int, Preloaded] = field(default_factory=dict)
     kept: dict[int, KeptHost] = field(default_factory=dict)  # in their place, where hosts are kept
@@ -80,6 +89,8 @@ class Hosts:
         if max(self.fatal, self.learner_fatal) >= 0:
             quadratic = Coarse(self.parameters, examples=self.examples)
             task = Fatal(quadratic, self.fatal, host=True, learner_at=self.learner_fatal, once=self.once)
+        if self.corrupt >= 0:
+            task = Corrupt(Coarse(self.parameters), self.corrupt)
         if self.in_blocks:
             task = InBlocks(self.in_blocks)
         if self.on_device:
@@ -94,7 +105,7 @@ class Hosts:
 
     @property
     def all_terms(self) -> HostTerms:
-        return HostTerms(**{**vars(TERMS), **self.terms})
+        return HostTerms(**{**vars(TERMS), "trace": Path(self.trace) if self.trace else None, **self.terms})
 
     def start(self, host: int) -> None:
         """Start a host, or start it again."""
@@ -138,7 +149,21 @@ class Hosts:
 def lead(host: int, facts: dict[str, Any]) -> None:
     """Be a host until the run has ended."""
     hosts = Hosts(**{**facts, "sizes": tuple(facts["sizes"])})
+    if host == hosts.fatal_mean[0]:
+        die_with_a_mean(hosts.fatal_mean[1])
     serve(hosts.cluster, place(hosts.sizes, host, hosts.port, hosts.later), hosts.all_terms, print, lambda: "")
+
+
+def die_with_a_mean(number: int) -> None:
+    """Have this host killed as it hands mean `number`, of one piece each, on to the host before it in the chain."""
+    say, handed = Link.say, count(1)
+
+    def fatal(self: Link, message: Message, payload: Sequence[Any] = ()) -> None:
+        if isinstance(message, MeanPiece) and next(handed) == number:
+            os.killpg(0, signal.SIGKILL)
+        say(self, message, payload)
+
+    Link.say = fatal  # type: ignore[method-assign]
 
 
 def main() -> None:

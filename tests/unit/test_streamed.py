@@ -148,6 +148,22 @@ def test_dynamic_networks_are_evaluated_in_chunks_of_any_size() -> None:
             network(name).in_chunks(12)
 
 
+@pytest.mark.parametrize("name", ["conformer-chunks", UNITS + "conformer-chunks"])
+def test_frames_so_far_can_be_one_chunk_where_chunks_are_drawn(name: str) -> None:
+    """Scores are those of an utterance that is over, as far as its frames have come; then chunks follow as before."""
+    made, features = conformer(name), utterance(47)
+    streamed = made.streamed(MEAN, STD)
+    assert streamed is not None
+    found = streamed.push(features[:28], together=True)
+    if made.config.dynamic_chunks:
+        rows = 28 - made.reach
+        torch.testing.assert_close(found, at_once(made.in_chunks(rows), features)[:rows], rtol=1e-5, atol=1e-5)
+    else:
+        torch.testing.assert_close(found, at_once(made, features)[: len(found)], rtol=1e-5, atol=1e-5)
+    rest = [len(streamed.push(features[at : at + 1])) for at in range(28, 47)]
+    assert {size for size in rest if size} == {6 // made.subsampling}
+
+
 def test_training_draws_chunks() -> None:
     """Half of the minibatches see whole sequences, the others chunks of a frame to a second."""
     made = conformer().train()

@@ -24,7 +24,7 @@ from roundelay.learner.module import ModuleLearner, autocast_pays
 from roundelay.runtime.base import Cluster, Runtime, Straggler, parse_straggler
 from roundelay.runtime.hosts.control.coordinator import MultiHostRuntime
 from roundelay.runtime.hosts.options import AUTO
-from roundelay.runtime.hosts.terms import HostTerms, check_hosts, check_options
+from roundelay.runtime.hosts.terms import HostTerms, check_hosts, check_may_be_recorded, check_options
 from roundelay.runtime.launch.world import HostPlace
 from roundelay.runtime.procs.driver import ProcsRuntime
 from roundelay.runtime.procs.processes import Deaths, OnDeath, check_may_go_on
@@ -76,7 +76,9 @@ def _several_hosts(recipe: Recipe, place: HostPlace, strategy: Strategy) -> Stra
     training = recipe.training
     if training.runtime != "procs":
         raise UserError(f"training.runtime is {training.runtime}: hosts train together on procs. Start it on one host.")
-    check_hosts(strategy, training.on_death, training.record)
+    check_hosts(strategy, training.on_death)
+    if training.record:
+        check_may_be_recorded(strategy, training, training.device == "cuda")
     check_options(strategy, training)
     if recipe.optimizer.by_parameters and training.fragments not in (AUTO, 1):
         raise UserError(
@@ -119,11 +121,9 @@ def make_job(recipe: Recipe, exp: Path | None = None, place: HostPlace | None = 
         if training.runtime == "sim":
             return SimRuntime(cluster, recipe.cost, goes_on=on_death == "go-on")
         if place is not None and not place.alone:
-            return MultiHostRuntime(cluster, place, make_terms(recipe, strategy), exp)
-        trace = exp / TRACE if training.record and exp else None
-        return ProcsRuntime(
-            cluster, training.patience_seconds, training.threads, trace, Deaths(learners_deaths(on_death))
-        )
+            return MultiHostRuntime(cluster, place, make_terms(recipe, strategy, exp), exp)
+        deaths = Deaths(learners_deaths(on_death))
+        return ProcsRuntime(cluster, training.patience_seconds, training.threads, _trace(recipe, exp), deaths)
 
     def with_learners(learners: int) -> Job:
         kept = tuple(text for text in training.stragglers if parse_straggler(text).rank < learners)
@@ -264,8 +264,14 @@ def learners_deaths(on_death: str) -> OnDeath:
     return "replace" if on_death == "replace" else "go-on" if on_death == "go-on" else "stop"
 
 
-def make_terms(recipe: Recipe, strategy: Strategy) -> HostTerms:
-    """Return the terms between hosts. The recipe, and how much data it names, must be the same on all of them."""
+def _trace(recipe: Recipe, exp: Path | None) -> Path | None:
+    """Return the folder of the trace that is to be recorded, if one is."""
+    return exp / TRACE if recipe.training.record and exp else None
+
+
+def make_terms(recipe: Recipe, strategy: Strategy, exp: Path | None = None) -> HostTerms:
+    """Return the terms between hosts. The recipe, and how much data it names, must be the same on all of them. A trace,
+    if one is to be recorded, goes into the folder `exp`."""
     recipe = with_order(recipe, read_summary(recipe.corpus).splits.get(TRAIN, {}).get("hours", 0.0))
     training, corpus = recipe.training, read_summary(recipe.corpus)
     if recipe.optimizer.by_parameters:  # no exchange is to change a part of a matrix alone
@@ -281,6 +287,7 @@ def make_terms(recipe: Recipe, strategy: Strategy) -> HostTerms:
         agreement=json.loads(json.dumps(agreement)),
         threads=training.threads,
         on_gpus=training.device == "cuda",
+        trace=_trace(recipe, exp),
     )
 
 

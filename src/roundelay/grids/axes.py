@@ -47,12 +47,11 @@ class Axes:
         named."""
         name, written = parse_strategy(strategy)
         has = set(strategies().get(name, ())) - set(written)
-        kept = [[axis for axis in axes if axis.option is None or axis.option in has] for axes in self._both]
-        return Axes(self.overrides, tuple(kept[0]), tuple(kept[1]))
-
-    @property
-    def _both(self) -> tuple[tuple[GridAxis, ...], tuple[GridAxis, ...]]:
-        return self.compared, self.tuned
+        compared, tuned = (
+            tuple(axis for axis in axes if axis.option is None or axis.option in has)
+            for axes in (self.compared, self.tuned)
+        )
+        return Axes(self.overrides, compared, tuned)
 
 
 Point = tuple[tuple[str, str], ...]

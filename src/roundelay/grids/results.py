@@ -55,18 +55,13 @@ class CellRecord:
     error: str = ""
     dev_cross_entropy: float | None = None  # of the model kept, nats per frame; may be NaN
     dev_accuracy: float | None = None  # 0 to 1
-    untrained_cross_entropy: float | None = None  # on dev, nats per frame
     wer: Mapping[str, float] = field(default_factory=dict)  # by split, percent
     diverged: bool = False
     wall_seconds: float | None = None
     virtual_seconds: float | None = None  # simulated runs only
-    frames_per_second: float | None = None  # virtual where simulated, evaluation left out
     staleness_mean: float | None = None  # in versions of the own row or the centre
     staleness_largest: float | None = None
     consensus_distance: float | None = None
-    frames: int | None = None
-    epochs: int | None = None
-    minibatch_frames: int | None = None  # a round, over all learners
 
     @property
     def learned(self) -> bool:
@@ -165,12 +160,39 @@ def cell_records(grid: Grid, outcomes: Sequence[CellOutcome]) -> list[CellRecord
 
 def record_of(outcome: CellOutcome) -> CellRecord:
     """Return the record of one cell. A run that cannot be read makes it a failed one."""
-    if not outcome.trained:
-        return _record(outcome)
+    cell, what, run = outcome.cell, outcome.cell.configuration, None
     try:
-        return _record(outcome, load_run(outcome.cell.exp))
+        run = load_run(cell.exp) if outcome.trained else None
     except UserError as error:
-        return _record(CellOutcome(outcome.cell, CellState.FAILED, trained=False, error=str(error)))
+        outcome = CellOutcome(cell, CellState.FAILED, trained=False, error=str(error))
+    numbers = (
+        {}
+        if run is None
+        else {
+            "dev_cross_entropy": run.cross_entropy,
+            "dev_accuracy": run.accuracy,
+            "wer": {split: errors.wer for split, errors in run.results.wer.items()},
+            "diverged": diverged(run),
+            "wall_seconds": run.results.wall_seconds,
+            "virtual_seconds": run.results.virtual_seconds,
+            "staleness_mean": run.stale_mean,
+            "staleness_largest": run.stale_largest,
+            "consensus_distance": run.results.consensus_distance,
+        }
+    )
+    return CellRecord(
+        directory=cell.exp,
+        axes=dict(what.axes),
+        strategy=what.strategy.name,
+        label=what.strategy.label,
+        options=plain(what.strategy),
+        learners=what.learners,
+        stragglers=what.stragglers,
+        seed=cell.seed,
+        state=outcome.state,
+        error=outcome.error,
+        **numbers,
+    )
 
 
 def configuration_json(what: Configuration) -> dict[str, Any]:
@@ -205,52 +227,8 @@ def spread_json(found: Spread) -> dict[str, Any] | None:
 
 def diverged(run: Run) -> bool:
     """Return True if the model kept is no better on held-out speech than the one it began with, or not a number."""
-    loss, before = run.cross_entropy, untrained(run)
-    return loss is not None and not (math.isfinite(loss) and (before is None or loss < before))
-
-
-def untrained(run: Run) -> float | None:
-    """Return held-out cross-entropy of the model it began with, nats per frame; None: not finite, or not recorded."""
-    first = run.evaluations[0] if run.evaluations and run.evaluations[0].epoch < 0 else None
-    return first.cross_entropy if first is not None and math.isfinite(first.cross_entropy) else None
-
-
-def _record(outcome: CellOutcome, run: Run | None = None) -> CellRecord:
-    cell, what = outcome.cell, outcome.cell.configuration
-    known = {} if run is None else _numbers(run)
-    return CellRecord(
-        directory=cell.exp,
-        axes=dict(what.axes),
-        strategy=what.strategy.name,
-        label=what.strategy.label,
-        options=plain(what.strategy),
-        learners=what.learners,
-        stragglers=what.stragglers,
-        seed=cell.seed,
-        state=outcome.state,
-        error=outcome.error,
-        **known,
-    )
-
-
-def _numbers(run: Run) -> dict[str, Any]:
-    results = run.results
-    return {
-        "dev_cross_entropy": run.cross_entropy,
-        "dev_accuracy": run.accuracy,
-        "untrained_cross_entropy": untrained(run),
-        "wer": {split: errors.wer for split, errors in results.wer.items()},
-        "diverged": diverged(run),
-        "wall_seconds": results.wall_seconds,
-        "virtual_seconds": results.virtual_seconds,
-        "frames_per_second": run.frames_per_second,
-        "staleness_mean": run.stale_mean,
-        "staleness_largest": run.stale_largest,
-        "consensus_distance": results.consensus_distance,
-        "frames": results.frames_seen,
-        "epochs": results.epochs,
-        "minibatch_frames": results.minibatch_frames,
-    }
+    loss, before = run.cross_entropy, [e.cross_entropy for e in run.evaluations[:1] if e.epoch < 0]
+    return loss is not None and not (math.isfinite(loss) and all(loss < b for b in before if math.isfinite(b)))
 
 
 def _at_edge(value: object, tried: Iterable[object]) -> bool:

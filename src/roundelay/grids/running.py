@@ -6,9 +6,8 @@ from roundelay.core.errors import UserError
 from roundelay.core.progress import Prefixed, Progress
 from roundelay.core.records import Results
 from roundelay.grids.grid import Cell, Grid, Work
-from roundelay.grids.results import CellOutcome, CellState, diverged, tuned
+from roundelay.grids.results import CellOutcome, CellState, record_of, tuned
 from roundelay.job import Interrupt
-from roundelay.reports import load_run
 from roundelay.reports.numbers import seconds
 from roundelay.runtime.base import wall_clock
 
@@ -87,7 +86,8 @@ class GridWork:
         self.outcomes.append(CellOutcome(cell, CellState.FINISHED if finished else CellState.INTERRUPTED, work.trained))
         if finished:
             self._worked += [wall_clock() - started] if work.new else []
-            self.announce(f"{what}: {_said(cell)}{self._left() if work.new else ', there already'}")
+            said = _said(self.outcomes[-1])
+            self.announce(f"{what}: {said}{self._left() if work.new else ', there already'}")
 
     def _stopping(self) -> bool:
         return self.interrupt.asked
@@ -103,18 +103,11 @@ class GridWork:
         return f"; {', '.join(parts)}" if parts else ""
 
 
-def _said(cell: Cell) -> str:
-    results = Results.read(cell.exp)
-    parts = ["diverged"] if _diverged(cell) else []
+def _said(outcome: CellOutcome) -> str:
+    results = Results.read(outcome.cell.exp)
+    parts = ["diverged"] if record_of(outcome).diverged else []
     parts += [f"{split} loss {loss:.4f}" for split, loss in results.frame_cross_entropy.items()]
     parts += [f"{split} WER {errors.wer:.2f} %" for split, errors in results.wer.items()]
     virtual = results.virtual_seconds
     parts.append(seconds(results.wall_seconds) if virtual is None else f"{seconds(virtual)} virtual")
     return ", ".join(parts)
-
-
-def _diverged(cell: Cell) -> bool:
-    try:
-        return diverged(load_run(cell.exp))
-    except UserError:  # the reader of the file's numbers will name it
-        return False

@@ -25,7 +25,7 @@ from roundelay.core.state import Gradient, Me, Minibatch, Snapshot, Statistics
 from roundelay.runtime.base import STALENESS_BINS, Counts, SegmentPlan
 from roundelay.runtime.learners_rate import RateFactor
 from roundelay.runtime.rows import Deferred, DeferredExchange, Row, RowOperation
-from roundelay.runtime.trace import Kind
+from roundelay.runtime.trace import NO_TRACE, Kind
 
 
 class SnapshotBuffer:
@@ -297,7 +297,8 @@ class LearnerState(Me):
             with self.row.lock:
                 self._snapshot.copy()
                 self.snapshot_version = self.row.version
-        self.row.trace.note(Kind.READ, mine=self.snapshot_version)
+        if self.row.trace is not NO_TRACE:
+            self.row.trace.note(Kind.READ, mine=self.snapshot_version)
         return Snapshot(self._snapshot.vector, self.snapshot_version)
 
     @property
@@ -346,7 +347,8 @@ class LearnerState(Me):
             deferred.handle.finish(version)
             row.begin()
         version = row.version
-        row.trace.note(Kind.STEP, mine=version)
+        if row.trace is not NO_TRACE:
+            row.trace.note(Kind.STEP, mine=version)
         self._step.end()
         row.worked()
         self.snapshot_version = version + 1

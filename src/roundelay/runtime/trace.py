@@ -10,7 +10,7 @@ A trace is a folder:
 
 Rows carry versions, and every event says which versions it met. Between two learners nothing else is needed: the
 versions order their events as far as it matters. A gradient is a pure function of snapshot and minibatch, so gradients
-are not recorded, only each one's loss, or a hash of it, which tells where a repetition first differs.
+are not recorded, only each one's loss and hashes of it and its point, which tell where a repetition first differs.
 
 Legend: P parameters, L learners.
 """
@@ -25,11 +25,14 @@ from pathlib import Path
 from typing import Any, NamedTuple, Protocol
 
 import numpy as np
+import torch
 from numpy.typing import NDArray
 from safetensors.torch import load, save
+from torch import Tensor
 
 from roundelay.core.errors import UserError
 from roundelay.core.files import json_line, parse_json
+from roundelay.core.flat import CHUNK
 from roundelay.runtime.base import ClusterState, of_centre
 from roundelay.runtime.gathering import LEARNT
 
@@ -70,7 +73,7 @@ class Access(NamedTuple):
 class Kind(IntEnum):
     """Events of a learner. `mine` and `theirs` are versions before the event."""
 
-    BEGIN = 1  # mine: number of the command
+    BEGIN = 1  # mine: number of the command; value: of threads, 0: as the parent says
     DRAW = 2  # mine: the minibatch, or a negative number, see procs/memory/arena.py
     READ = 3  # snapshot of the own row
     GRAD = 4  # mine: the minibatch; value: its summed loss
@@ -84,7 +87,7 @@ class Kind(IntEnum):
     COME = 12  # came to a gathering; value: 1 if its contribution counts, else 0
     MET = 13  # its gathering was over, or to be closed; value: 1 if this learner closed it, else 0
     PIECE = 14  # drew from a pass that attached learners share; peer: the sampler; mine: the minibatch, or -1
-    HASH = 15  # the gradient of an attached loop; mine, theirs: hashes of the point and of it; value: its weight
+    HASH = 15  # a gradient; mine, theirs: hashes of the point and of it; value: its weight; peer: its minibatch, or -1
     ASKED = 16  # for an exchange with row peer, of another host; mine: number of the request
     ANSWERED = 17  # took the answer; mine; theirs: the version in it, or -1; value: looks for it, 0: waited
     AWAY = 18  # an effect on the row of peer that did not happen: one of the two is under way to another host
@@ -161,7 +164,8 @@ class TraceEvent:
                 return f"minibatch {self.mine} of sampler {self.peer}"
             case Kind.HASH:
                 gradient, point = (f"{number % (1 << 64):016x}" for number in (self.theirs, self.mine))
-                return f"gradient {gradient} of weight {self.value:g} at parameters {point}"
+                of = f"of minibatch {self.peer}" if self.peer >= 0 else f"of weight {self.value:g}"
+                return f"gradient {gradient} {of} at parameters {point}"
         return f"{self.kind.name.lower()} at version {self.mine}"
 
 
@@ -182,6 +186,26 @@ class NoTrace:
 
 
 NO_TRACE: Trace = NoTrace()
+
+
+CHUNK_WORDS = CHUNK // 2
+"""Words of 64 bits in a chunk."""
+
+
+def hash_of(vector: Tensor) -> int:
+    """Return 64 bits for those of a vector (P,): the same for the same vector, others where a single element differs.
+    The words of each chunk are summed, and the sums hashed, which is as fast as the vector can be read; the order of
+    words within a chunk is not looked at."""
+    even = vector.numel() // 2 * 2
+    words, last = vector[:even].view(torch.int64), vector[even:].view(torch.int32).long()
+    whole = words.numel() // CHUNK_WORDS * CHUNK_WORDS
+    sums = torch.cat([words[:whole].view(-1, CHUNK_WORDS).sum(1), words[whole:].sum()[None], last])
+    return int.from_bytes(hashlib.blake2b(sums.cpu().numpy().tobytes(), digest_size=8).digest(), "little", signed=True)
+
+
+def note_gradient(trace: Trace, point: Tensor, gradient: Tensor, weight: float, minibatch: int = -1) -> None:
+    """Note a gradient (P,) of that weight at that point (P,), of a minibatch of a plan, if it is one."""
+    trace.note(Kind.HASH, minibatch, hash_of(point), hash_of(gradient), weight)
 
 
 class TraceWriter:
@@ -236,6 +260,12 @@ def read_events(folder: Path, rank: int, carried: bool = False) -> Iterator[Trac
         yield event
 
 
+def exchange_of(row: int, event: TraceEvent) -> tuple[int, int]:
+    """Return the row that travels, which is that of the lower rank, and the number of the exchange between hosts that
+    an event of `row` belongs to."""
+    return min(row, event.peer), event.theirs
+
+
 ARRAY = np.dtype([("kind", "<i4"), ("peer", "<i4"), ("mine", "<i8"), ("theirs", "<i8"), ("value", "<f8")])
 """An event as an item of an array."""
 
@@ -285,6 +315,10 @@ ROWS_ON = "rows on"
 """Among the start's facts: type of the device that learners had their rows on; none: they were in the arena."""
 
 
+HOSTS = "hosts"
+"""Among the start's facts: the learners of each host, of several."""
+
+
 class Recorder:
     """The parent's part of a trace: appended to one that is there already."""
 
@@ -294,28 +328,32 @@ class Recorder:
         folder.mkdir(parents=True, exist_ok=True)
         self._folder = folder
         entries = list(read_entries(folder)) if (folder / self.FILE).exists() else []
-        self._commands: int = sum(entry["what"] == "command" for entry in entries)
+        self.commands: int = sum(entry["what"] == "command" for entry in entries)
         self._known = [entry["digests"] for entry in entries if "digests" in entry]
         self._write("start", version=TRACE_VERSION, **facts, digests=self._digest(initial))
 
     def command(self, command: dict[str, Any]) -> int:
         """Note that learners are about to be told `command`; return its number."""
-        self._commands += 1
-        self._write("command", number=self._commands, **command)
-        return self._commands
+        self.commands += 1
+        self._write("command", number=self.commands, **command)
+        return self.commands
 
     def done(self, state: ClusterState, living: tuple[int, ...], lost: tuple[int, ...]) -> None:
         """Note that all of the last command has been done."""
         found = digests(state, living)
         self._known.append(found)
-        self._write("done", number=self._commands, living=living, lost=lost, digests=found)
+        self._write("done", number=self.commands, living=living, lost=lost, digests=found)
+
+    def lost(self, ranks: Sequence[int]) -> None:
+        """Note that the host of these learners is lost, or comes when the others have begun."""
+        self._write("lost", ranks=ranks)
 
     def load(self, state: ClusterState) -> None:
         """Note that the state was replaced from outside: by an earlier one, or else by one that is kept here."""
         found = self._digest(state)
         file = None
         if found not in self._known:
-            file = f"state-{self._commands}.safetensors"
+            file = f"state-{self.commands}.safetensors"
             data = {name: value.contiguous() for name, value in state.vectors.items()}
             (self._folder / file).write_bytes(save(data))
         self._known.append(found)
@@ -383,6 +421,16 @@ def recorded_learners(folder: Path, entries: Iterable[Mapping[str, Any]]) -> dic
             f"{folder}: the record of {learners} learners, of which {missing} are not in it: they have not begun, or "
             "were on another host, whose folder belongs into this one as well."
         )
+    return found
+
+
+def recorded_hosts(folder: Path) -> list[list[int]]:
+    """Return the learners of each host of the run whose trace it is; none: all were on one.
+
+    Raises:
+        UserError: missing, or not a trace.
+    """
+    found: list[list[int]] = next(read_entries(folder), {}).get(HOSTS, [])
     return found
 
 

@@ -5,22 +5,20 @@ import json
 from collections import defaultdict
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass
-from importlib import resources
 from itertools import pairwise
 from math import log, sqrt
 from pathlib import Path
 from typing import Any, final
 
 import numpy as np
-import yaml
 from numpy.typing import NDArray
 
 import roundelay
 from roundelay.advice.learning import COLUMNS, EfficiencyFit, Trained, columns
 from roundelay.advice.machines import bytes_per_second
 from roundelay.advice.throughput import Candidate, StepWork, never_talking, speed
-from roundelay.core.configure import build
-from roundelay.core.files import json_line, write_text
+from roundelay.core.configure import build, read_yaml
+from roundelay.core.files import json_line, read_json, write_text
 from roundelay.runtime.sim.cluster import Compute, Handicap, Node, VirtualCluster, VirtualLink, VirtualLinks
 from roundelay.strategies import make_strategy
 
@@ -84,13 +82,11 @@ def _on_two_hosts(known: Mapping[str, Any]) -> Iterator[Configuration]:
 
 def runs() -> dict[str, Any]:
     """Return the content of runs.yaml."""
-    text = (resources.files(__package__) / "runs.yaml").read_text(encoding="utf-8")
-    return dict(yaml.safe_load(text))
+    return read_yaml(Path(__file__).with_name("runs.yaml"))
 
 
 def _evidence(claim: str, task: Mapping[str, Any], left_out: Sequence[Mapping[str, Any]]) -> Iterator[Configuration]:
-    file = resources.files("roundelay_lab") / "claims" / "evidence" / f"{claim}.json"
-    content = json.loads(file.read_text(encoding="utf-8"))
+    content = read_json(Path(__file__).parents[1] / "claims" / "evidence" / f"{claim}.json")
     alike = ["seed", *(key for key in ("minibatch_per_learner", "learning_rate") if key in content["keys"])]
     rows = [row for row in content["rows"] if row["dev"] is not None]
     alone = {tuple(row[key] for key in alike): row["dev"] for row in rows if row["strategy"] == "sgd"}
@@ -260,7 +256,7 @@ def load_measured() -> list[MeasuredTable]:
 
 def read_measured() -> dict[str, Any]:
     """Return what measured.yaml, which explains its keys, says."""
-    return dict(yaml.safe_load((resources.files(__package__) / "measured.yaml").read_text(encoding="utf-8")))
+    return read_yaml(Path(__file__).with_name("measured.yaml"))
 
 
 def predicted(tables: Iterable[MeasuredTable]) -> list[ThroughputCompared]:

@@ -7,8 +7,7 @@ import hashlib
 import json
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
-from importlib import resources
-from importlib.resources.abc import Traversable
+from pathlib import Path
 from typing import Any, Literal
 
 from roundelay.core.configure import build, plain
@@ -183,8 +182,8 @@ def _fingerprint(what: object) -> str:
 
 def load_claims() -> list[Claim]:
     """Return all claims that come with the package, by number."""
-    files = (resources.files(__package__) / "catalogue").iterdir()
-    claims = [_load(file) for file in files if file.name.endswith(".yaml")]
+    files = (Path(__file__).parent / "catalogue").glob("*.yaml")
+    claims = [read_claim(file.stem, file.read_text(encoding="utf-8")) for file in files]
     return sorted(claims, key=lambda claim: (claim.number, claim.name))
 
 
@@ -216,7 +215,3 @@ def read_claim(name: str, text: str) -> Claim:
     if not isinstance(mapping, dict):
         raise UserError(f"claim {name}: a claim is a mapping of sections.")
     return build(Claim, {**mapping, "name": name})
-
-
-def _load(file: Traversable) -> Claim:
-    return read_claim(file.name.removesuffix(".yaml"), file.read_text(encoding="utf-8"))

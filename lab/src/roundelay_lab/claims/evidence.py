@@ -2,7 +2,6 @@
 
 import json
 from dataclasses import dataclass
-from importlib import resources
 from pathlib import Path
 from typing import Any
 
@@ -40,8 +39,7 @@ class Evidence:
 
 def load_evidence(claim: Claim) -> Evidence | None:
     """Return the evidence for a claim that comes with the package; None: there is none yet."""
-    file = resources.files(__package__) / "evidence" / f"{claim.name}.json"
-    return build(Evidence, json.loads(file.read_text(encoding="utf-8"))) if file.is_file() else None
+    return _packaged(claim.name)
 
 
 def load_regime(claim: Claim) -> Evidence | None:
@@ -50,13 +48,15 @@ def load_regime(claim: Claim) -> Evidence | None:
     Raises:
         UserError: it is of another experiment.
     """
-    file = resources.files(__package__) / "evidence" / f"{claim.name}-regime.json"
-    if claim.regime is None or not file.is_file():
-        return None
-    found = build(Evidence, json.loads(file.read_text(encoding="utf-8")))
-    if found.definition != claim.regime_definition:
+    found = None if claim.regime is None else _packaged(f"{claim.name}-regime")
+    if found is not None and found.definition != claim.regime_definition:
         raise UserError(f"claim {claim.name}: its regime is of another experiment. Measure it again.")
     return found
+
+
+def _packaged(name: str) -> Evidence | None:
+    path = Path(__file__).parent / "evidence" / f"{name}.json"
+    return read_evidence(path) if path.is_file() else None
 
 
 def read_evidence(path: Path) -> Evidence:

@@ -1,14 +1,11 @@
 """Runs a claim's experiment, row by row; rows that are there already are only read."""
 
-from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
 from roundelay.core.errors import UserError
 from roundelay.core.files import read_json, write_json
-from roundelay.core.progress import Progress
-from roundelay.job import Interrupt
 from roundelay.reports.numbers import seconds
 from roundelay.run_directory import commit, machine
 from roundelay.runtime.base import wall_clock
@@ -18,18 +15,9 @@ from roundelay_lab.claims.experiment import Found, Mixing, Piece, Printed, Row, 
 from roundelay_lab.claims.noise import noise_pieces
 from roundelay_lab.claims.rule import judge, said
 from roundelay_lab.claims.simulations import mixing_pieces, printed_pieces, scenario_pieces
-from roundelay_lab.claims.speech import ClaimFolders, train_all, train_regime
+from roundelay_lab.claims.speech import ClaimFolders, Ways, train_all, train_regime
 
 EVIDENCE = "evidence.json"
-
-
-@dataclass(frozen=True)
-class Ways:
-    """Ways in which a run talks to its caller: progress of long work, a line for each row, and the wish to stop."""
-
-    progress: Progress
-    announce: Callable[[str], None]
-    interrupt: Interrupt
 
 
 def run_claim(claim: Claim, folders: ClaimFolders, ways: Ways) -> Evidence | None:
@@ -45,7 +33,7 @@ def run_claim(claim: Claim, folders: ClaimFolders, ways: Ways) -> Evidence | Non
     folder, keys = folders.out / claim.name, claim.experiment.keys
     match claim.experiment:
         case Trainings() as experiment:
-            found = train_all(experiment, folders, ways.progress, ways.announce, ways.interrupt)
+            found = train_all(experiment, folders, ways)
         case Printed() as experiment:
             found = _run(printed_pieces(experiment), Kept(folder / "rows.json", claim.definition), ways)
         case Scenarios() as experiment:
@@ -71,7 +59,7 @@ def run_regime(claim: Claim, folders: ClaimFolders, ways: Ways) -> Evidence | No
     experiment, regime = claim.experiment, claim.regime
     if regime is None or not isinstance(experiment, Trainings):
         raise UserError(f"claim {claim.name} has no regime to measure.")
-    cells = train_regime(experiment, regime, folders, ways.progress, ways.announce, ways.interrupt)
+    cells = train_regime(experiment, regime, folders, ways)
     if cells is None:
         return None
     folder = folders.out / f"{claim.name}-regime"

@@ -18,7 +18,7 @@ from roundelay.runtime.base import Cluster, SegmentPlan, Straggler
 from roundelay.runtime.sim.cost import CostModel
 from roundelay.runtime.sim.driver import SimRuntime
 from roundelay.simulation.scenario import Scenario, simulate
-from roundelay.strategies import make_strategy, parse_strategy
+from roundelay.strategies import make_strategy
 from roundelay.strategies.base import Strategy
 from roundelay.strategies.delay_by_one import DelayByOne
 from roundelay.strategies.dpsgd import DPsgd
@@ -59,7 +59,7 @@ def _speedups() -> list[tuple[PublishedRow, Work]]:
 
 def _hours(experiment: Printed) -> list[Piece]:
     def work(printed: IbmHours, fitted: Callable[[], Mapping[str, Machine]], row: PrintedHours, _: Progress) -> Row:
-        strategy = make_strategy(*parse_strategy(row.strategy))
+        strategy = make_strategy(row.strategy)
         compared = ComparedHours(row, hours(printed, fitted()[row.system], row.gpus, strategy))
         return _beside(row.hours, compared.hours, compared.error)
 

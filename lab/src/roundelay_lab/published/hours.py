@@ -13,12 +13,10 @@ with 256 GPUs, larger minibatches or smaller messages.
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from functools import partial
-from importlib import resources
+from pathlib import Path
 from typing import Literal
 
-import yaml
-
-from roundelay.core.configure import build
+from roundelay.core.configure import build, read_yaml
 from roundelay.runtime.sim.cluster import Allreduce, Compute, Node, VirtualCluster, VirtualLink, VirtualLinks
 from roundelay.simulation.scenario import time_strategy
 from roundelay.strategies import make_strategy
@@ -152,8 +150,7 @@ class Explanation:
 
 def load_printed() -> IbmHours:
     """Return the printed hours that come with the package."""
-    text = (resources.files(__package__) / "ibm.yaml").read_text(encoding="utf-8")
-    return build(IbmHours, yaml.safe_load(text))
+    return build(IbmHours, read_yaml(Path(__file__).with_name("ibm.yaml")))
 
 
 def hours(printed: IbmHours, machine: Machine, gpus: int, strategy: Strategy) -> float:

@@ -13,13 +13,11 @@ are made by the simulator, event by event, the server's queue included.
 """
 
 from dataclasses import dataclass, field
-from importlib import resources
+from pathlib import Path
 from statistics import median
 from typing import Literal
 
-import yaml
-
-from roundelay.core.configure import build
+from roundelay.core.configure import build, read_yaml
 from roundelay.runtime.sim.cluster import Allreduce, Compute, Node, VirtualCluster, VirtualLink, VirtualLinks
 from roundelay.simulation.scenario import time_strategy
 from roundelay.strategies import make_strategy
@@ -93,8 +91,7 @@ class Compared:
 
 def load_tables() -> LiTables:
     """Return the published rows that come with the package."""
-    text = (resources.files(__package__) / "li2017.yaml").read_text(encoding="utf-8")
-    return build(LiTables, yaml.safe_load(text))
+    return build(LiTables, read_yaml(Path(__file__).with_name("li2017.yaml")))
 
 
 def fit(tables: LiTables, network: str) -> Fit:

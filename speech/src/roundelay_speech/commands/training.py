@@ -125,7 +125,8 @@ def _train_here(options: argparse.Namespace, place: "HostPlace | None") -> int:
         copies = CopyReceiver(options.exp, console.print) if options.keep_copies else None
         with stopping(interrupt), nullcontext() if copies is None else alone(options.exp):
             try:
-                stopped = serve(cluster, place, make_terms(recipe, cluster.strategy), console.print, asked, copies)
+                terms = make_terms(recipe, cluster.strategy, options.exp)
+                stopped = serve(cluster, place, terms, console.print, asked, copies)
                 _end(options)
             except LearnerDied as error:
                 raise UserError(f"the learners of this host do not start: {error}") from error
@@ -219,7 +220,10 @@ def _overrides(options: argparse.Namespace) -> list[str]:
 
 def replay_run(exp: Path) -> int:
     """Repeat the run in that directory, for `roundelay replay`; return its exit status."""
+    from roundelay.runtime.hosts.exchange.repeated import RepeatedExchanges
+    from roundelay.runtime.launch.world import HostPlace
     from roundelay.runtime.replay.whole import replay
+    from roundelay.runtime.trace import recorded_hosts
     from roundelay_speech.acoustic import TRACE, make_job
     from roundelay_speech.prepared import load_corpus
     from roundelay_speech.recipes.recipe import kept_recipe
@@ -228,7 +232,10 @@ def replay_run(exp: Path) -> int:
     recipe = kept_recipe(exp)
     if (exp / MODEL).is_file():
         load_model(exp).check(load_corpus(recipe.corpus), exp)
-    found = replay(exp / TRACE, make_job(recipe).cluster, Bar())
+    trace, learners = exp / TRACE, recipe.training.learners
+    hosts = recorded_hosts(trace)
+    place = HostPlace(tuple(hosts[0]), learners) if hosts else None
+    found = replay(trace, make_job(recipe, exp, place).cluster, Bar(), partial(RepeatedExchanges, trace, learners))
     done = f"{found.minibatches:,} minibatches, {found.events:,} events in {found.commands} stretches"
     if found.difference:
         console.print(f"{exp}: differs after {done}.\nThe first difference: {found.difference}")

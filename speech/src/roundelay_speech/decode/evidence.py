@@ -4,7 +4,9 @@ Two measures of the frames that a word was found in:
 
     support    mean of log p(s_t | x_t): how sure the network is of the states of the word's path
     likeness   mean of log p(y_t | speech) - log p(y_t | noise), two mixtures of Gaussians, of training speech and of
-               made noise; y_t are cepstra without loudness, of the bands of a telephone, and their slopes
+               made noise; y_t are cepstra without loudness, of the bands of a telephone, and their slopes.
+               To each band ROOM dB below its mean power in the piece is added: a synthesised voice has deeper valleys
+               between its formants than speech in any room
 
 Both of the word alone, and of the words around it that follow each other within half a second: noise is doubtful
 from beginning to end, a word among others may be. Their weighted sum
@@ -55,6 +57,8 @@ _COMPONENTS, _ROUNDS = 64, 6
 _MOST_FRAMES = 60_000  # that the mixture is estimated of
 _LONGEST, _RARE, _LONGER = 0.999, 0.995, 1.5
 _MOST_LIKE = 20.0  # nats that a frame may say for speech, or for noise
+ROOM = 15.0
+"""dB below the mean power of a band in a piece, of the sound of a room that is added before likeness is measured."""
 _SURE = 1e-4  # confidences are this far from 0 and 1 at least
 _FAR = 30.0  # log odds of a confidence that is all but 0 or 1
 
@@ -92,6 +96,7 @@ class Evidence:
     confidence: tuple[float, ...] = (1.0, 0.0, 0.0)
     """a_1 to a_5 and d of the map that makes confidences true; a_1, a_2 and d where an earlier version packed it."""
     noise: Likeness | None = None  # the other side of `likeness`; None where an earlier version packed it
+    room: float | None = None  # ROOM; None where an earlier version packed it
     floors: tuple[float, ...] = ()
     """The least that a_1 to a_5 weigh; empty where an earlier version packed it."""
 
@@ -171,8 +176,13 @@ class FoundWord:
     phones: tuple[tuple[str, int], ...] = ()
 
 
-def cepstra(bands: Float32) -> Float32:
-    """Return (T, D) of log mel energies (T, B): cepstra without loudness, and slopes of all."""
+def cepstra(bands: Float32, room: float | None) -> Float32:
+    """Return (T, D) of log mel energies (T, B), in a room that is so many dB below their mean power, if any: cepstra
+    without loudness, and slopes of all."""
+    if room is not None and len(bands):
+        loudest = bands.max(0)
+        mean = loudest + np.log(np.exp(bands - loudest).mean(0))
+        bands = np.logaddexp(bands, mean - np.float32(room * np.log(10) / 10))
     found = bands @ cepstral_matrix(bands.shape[1])
     return np.concatenate([found[:, 1:], deltas(found)], axis=1)
 
@@ -184,11 +194,15 @@ def mixture_of(frames: Float32, rng: np.random.Generator) -> Likeness:
     found = single_gaussians(some, one, 1)
     for step in range(1, _ROUNDS + 1):
         found = reestimate(split(found, np.array([len(some)]), 2**step, rng), some, one)
+    # A packed model is small: seven digits say as much as the frames do.
+    weights, *rows = [[*map(_rounded, row)] for row in (found.weights, *found.means, *found.variances)]
     return Likeness(
-        tuple(found.weights.tolist()),
-        tuple(tuple(row) for row in found.means.tolist()),
-        tuple(tuple(row) for row in found.variances.tolist()),
+        tuple(weights), tuple(map(tuple, rows[: len(rows) // 2])), tuple(map(tuple, rows[len(rows) // 2 :]))
     )
+
+
+def _rounded(number: float) -> float:
+    return float(f"{number:.7g}")
 
 
 def longest_phones(alignment: Alignment, frame_seconds: float) -> dict[str, float]:

@@ -135,6 +135,7 @@ class Conformer(SequenceNetwork):
         self.dropout = nn.Dropout(config.dropout)
         self.output = nn.Linear(config.width, states)
         self.config, self.same_operations = config, not config.dynamic_chunks
+        self.any_chunk = config.dynamic_chunks  # it was trained on chunks of any size
         self.reset()
 
     def forward(self, features: Tensor, mean: Tensor, std: Tensor, lengths: Tensor, index: Tensor) -> Tensor:
@@ -164,6 +165,7 @@ class Conformer(SequenceNetwork):
         config = replace(self.config, attention_chunk=frames, left_chunks=-(-before // frames), dynamic_chunks=False)
         other = Conformer(config, self.frontend.parts, self.columns)
         other.load_state_dict(self.state_dict())
+        other.any_chunk = True
         return other.train(self.training)
 
     def going_on(self, x: Tensor, pasts: Sequence["Past"], seen: Tensor | None = None) -> Tensor:
@@ -222,14 +224,15 @@ class _StreamedChunks(Streamed):
 
     def __init__(self, network: Conformer, mean: Tensor, std: Tensor) -> None:
         assert network.config.attention_chunk is not None
-        super().__init__(network.reach, network.config.attention_chunk, network.columns)
+        least = network.subsampling if network.any_chunk else None
+        super().__init__(network.reach, network.config.attention_chunk, network.columns, least)
         self._network, self._mean, self._std = network, mean[None], std[None]
         self._pasts = [Past.none(network.config) for _ in network.blocks]
 
-    def _scores(self, features: Tensor) -> Tensor:
+    def _scores(self, features: Tensor, chunk: int) -> Tensor:
         x = self._network.frontend.flat_over_time(features[None], self._mean, self._std)
         found = []
-        for some in torch.split(x, self._chunk, 1):
+        for some in torch.split(x, chunk, 1):
             rows, _ = stacked(some, torch.tensor([some.shape[1]]), self._network.subsampling)
             found.append(self._network.going_on(rows, self._pasts))
         return torch.cat(found)

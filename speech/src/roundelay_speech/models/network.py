@@ -38,10 +38,11 @@ class Streamed(ABC):
         reach: R.
         chunk: frames that are evaluated together; scores of the first of them wait for the last.
         columns: S.
+        least: frames of a chunk at least, where chunks may be of any size; None: all are of that size.
     """
 
-    def __init__(self, reach: int, chunk: int, columns: int) -> None:
-        self._reach, self._chunk, self._columns = reach, chunk, columns
+    def __init__(self, reach: int, chunk: int, columns: int, least: int | None = None) -> None:
+        self._reach, self._chunk, self._columns, self._least = reach, chunk, columns, least
         self._held: Tensor | None = None  # (R + frames that wait + R that are known, F)
 
     @property
@@ -49,11 +50,12 @@ class Streamed(ABC):
         """Frames that must have come before the first of a chunk has scores: the chunk, and its right context."""
         return self._chunk + self._reach
 
-    def push(self, features: Tensor, *, last: bool = False) -> Tensor:
+    def push(self, features: Tensor, *, last: bool = False, together: bool = False) -> Tensor:
         """Return scores (B, S) that frames (T, F), after all that came before, decide.
 
         Args:
             last: nothing follows: frames that wait for others are evaluated without them.
+            together: evaluate all frames that wait as one chunk, where chunks may be of any size.
         """
         if self._held is None:
             if not len(features):
@@ -63,17 +65,19 @@ class Streamed(ABC):
         if last:
             held = torch.cat([held, held[-1:].expand(self._reach, -1)])
         waiting = len(held) - 2 * self._reach
-        ready = max(0, waiting if last else waiting // self._chunk * self._chunk)
+        least = self._least if together else None
+        step = self._chunk if least is None else least
+        ready = max(0, waiting if last else waiting // step * step)
         self._held = held[ready:]
         if not ready:
             return torch.zeros((0, self._columns))
         with torch.inference_mode():
-            return self._scores(held[: ready + 2 * self._reach])
+            return self._scores(held[: ready + 2 * self._reach], self._chunk if least is None else ready)
 
     @abstractmethod
-    def _scores(self, features: Tensor) -> Tensor:
-        """Return scores (B, S) of the frames in the middle of these (R + T + R, F): whole chunks, the very last one
-        excepted."""
+    def _scores(self, features: Tensor, chunk: int) -> Tensor:
+        """Return scores (B, S) of the frames in the middle of these (R + T + R, F), in chunks of so many frames: whole
+        ones, the very last one excepted."""
 
 
 class AcousticNetwork(nn.Module, ABC):
@@ -192,7 +196,8 @@ class _StreamedWindows(Streamed):
         super().__init__(network.frontend.config.reach, 1, network.columns)
         self._network, self._mean, self._std = network, mean, std
 
-    def _scores(self, features: Tensor) -> Tensor:
+    def _scores(self, features: Tensor, chunk: int) -> Tensor:
+        del chunk  # every frame is evaluated by itself
         windows = features.unfold(0, 2 * self._reach + 1, 1).transpose(1, 2)
         several = self._mean.expand(len(windows), -1), self._std.expand(len(windows), -1)
         scores: Tensor = self._network(windows, *several)

@@ -313,7 +313,7 @@ class Model:
         posteriors = scores + np.sum([one.weight * one.model.prior for one in self.hearings], axis=0, dtype=np.float32)
         posteriors -= posteriors.max(1, keepdims=True)
         posteriors -= np.log(np.exp(posteriors).sum(1, keepdims=True))
-        frames = cepstra(heard.telephone(features.of_network[0], self.sample_rate))
+        frames = cepstra(heard.telephone(features.of_network[0], self.sample_rate), evidence.room)
         likeness = evidence.likenesses(frames)
         by_row = likeness[np.minimum(every * np.arange(len(scores)), len(likeness) - 1)]
         return measured(words, posteriors, by_row, self.frame_seconds * every)

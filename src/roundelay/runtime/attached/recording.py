@@ -21,9 +21,7 @@ import torch
 from torch import Tensor
 
 from roundelay.algorithms.local_update import LocalOptimizer
-from roundelay.core.effects import Gather, Reach
 from roundelay.core.errors import UserError
-from roundelay.core.flat import CHUNK
 from roundelay.core.state import Gradient
 from roundelay.runtime.attached.membership import CLOSED, MANNERS
 from roundelay.runtime.backend import NO_REMOTE, RemoteRows
@@ -31,25 +29,20 @@ from roundelay.runtime.launch.world import launched_group
 from roundelay.runtime.learner_state import LearnerPlace, LearnerState, LearnerTables, LearnerVectors
 from roundelay.runtime.procs.backend import ArenaBackend, LearnerWork
 from roundelay.runtime.procs.coordination.means import Means
+from roundelay.runtime.procs.coordination.outbox import NotedRemote
 from roundelay.runtime.procs.memory.arena import Arena
 from roundelay.runtime.procs.memory.vectors import ArenaAccess, Vectors
-from roundelay.runtime.procs.memory.views import Integers
 from roundelay.runtime.rows import Deferred, Row
-from roundelay.runtime.trace import NO_TRACE, TRACE_VERSION, Kind, Trace, TraceWriter, entries_of_host, write_entry
-
-CHUNK_WORDS = CHUNK // 2
-"""Words of 64 bits in a chunk."""
-
-
-def hash_of(vector: Tensor) -> int:
-    """Return 64 bits for those of a vector (P,): the same for the same vector, others where a single element differs.
-    The words of each chunk are summed, and the sums hashed, which is as fast as the vector can be read; the order of
-    words within a chunk is not looked at."""
-    even = vector.numel() // 2 * 2
-    words, last = vector[:even].view(torch.int64), vector[even:].view(torch.int32).long()
-    whole = words.numel() // CHUNK_WORDS * CHUNK_WORDS
-    sums = torch.cat([words[:whole].view(-1, CHUNK_WORDS).sum(1), words[whole:].sum()[None], last])
-    return int.from_bytes(hashlib.blake2b(sums.cpu().numpy().tobytes(), digest_size=8).digest(), "little", signed=True)
+from roundelay.runtime.trace import (
+    NO_TRACE,
+    TRACE_VERSION,
+    Kind,
+    Trace,
+    TraceWriter,
+    entries_of_host,
+    note_gradient,
+    write_entry,
+)
 
 
 class SessionRecord(ABC):  # noqa: B024  most sessions note nothing
@@ -88,7 +81,7 @@ class SessionRecord(ABC):  # noqa: B024  most sessions note nothing
 
     def note_gradient(self, point: Tensor, gradient: Tensor, weight: float) -> None:
         """Note that the loop has come with a gradient (P,) at that point (P,)."""
-        self.trace.note(Kind.HASH, mine=hash_of(point), theirs=hash_of(gradient), value=weight)
+        note_gradient(self.trace, point, gradient, weight)
 
     def draw(self, sampler: int, draw: Callable[[], int | None]) -> int | None:
         """Return the next minibatch of a pass that learners share, None at its end, as `draw` would."""
@@ -105,41 +98,6 @@ class SessionRecord(ABC):  # noqa: B024  most sessions note nothing
 @final
 class Unrecorded(SessionRecord):
     """No notes."""
-
-
-@final
-class NotedRemote(RemoteRows):
-    """A learner's way to rows of other hosts, with notes of its requests, and of when it takes an answer."""
-
-    def __init__(self, remote: RemoteRows, trace: Trace, row: Row, asked: Integers) -> None:
-        self._remote, self._trace, self._row, self._asked = remote, trace, row, asked
-        self._looks = self._seen = 0
-
-    def takes(self, row: int) -> bool:
-        return self._remote.takes(row)
-
-    def moved(self, row: int) -> bool:
-        return self._remote.moved(row)
-
-    def ask(self, effect: Reach | Gather) -> None:
-        peer = effect.close.peer if isinstance(effect, Gather) else effect.peer
-        self._looks = self._seen = 0
-        self._trace.note(Kind.ASKED, peer, int(self._asked[self._row.rank]) + 1)
-        self._remote.ask(effect)
-
-    @property
-    def through(self) -> bool:
-        self._looks += 1
-        found = self._remote.through
-        self._seen = self._looks if found else 0
-        return found
-
-    def wait(self, peer: int) -> int | None:
-        version = self._remote.wait(peer)
-        with self._row.lock:
-            said = -1 if version is None else version
-            self._trace.note(Kind.ANSWERED, peer, self._row.version, said, float(self._seen))
-        return version
 
 
 @final

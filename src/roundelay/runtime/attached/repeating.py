@@ -6,9 +6,8 @@ on timing (which version of a row, which minibatch, which contributions counted)
 gradient that is not the recorded one is noticed by the learner that computed it, before it has changed any row.
 
 Exchanges between hosts are repeated where all learners are on one: a thread of the first learner does the changes of
-each row in their turns (turns.py), with the arithmetic of hosts (hosts/exchange/row_format.py). Two moments of each row
-are noted: when it was sent, and when it was changed by the two rows as sent; its learner may have changed it in
-between. So the answer to an exchange has no turn of its own to wait for, but its rows have.
+each row (hosts/exchange/repeated.py) in their turns (turns.py). So the answer to an exchange has no turn of its own to
+wait for, but its rows have.
 
 Legend: P parameters.
 """
@@ -19,11 +18,10 @@ import threading
 import time
 import traceback
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, final
 
-import torch
 from torch import Tensor
 
 from roundelay.algorithms.local_update import LocalOptimizer
@@ -34,11 +32,9 @@ from roundelay.core.state import Gradient
 from roundelay.runtime.attached.membership import CLOSED, MANNERS
 from roundelay.runtime.attached.recording import Recording, SessionRecord, Unrecorded, row_digests, surroundings
 from roundelay.runtime.attached.settings import said
-from roundelay.runtime.attached.turns import Turns, TurnTables, exchange_of
+from roundelay.runtime.attached.turns import Turns, TurnTables
 from roundelay.runtime.backend import RemoteRows
-from roundelay.runtime.hosts.exchange.messages import ExchangeTerms
-from roundelay.runtime.hosts.exchange.notes import read_terms
-from roundelay.runtime.hosts.exchange.row_format import Buffer, Scratch, apply_reply, encode, swapped
+from roundelay.runtime.hosts.exchange.repeated import RepeatedExchanges
 from roundelay.runtime.hosts.terms import differing
 from roundelay.runtime.launch.world import REPLAYED, path_in
 from roundelay.runtime.learner_state import LearnerPlace, LearnerState, LearnerTables, LearnerVectors
@@ -46,7 +42,7 @@ from roundelay.runtime.procs.backend import ArenaBackend, LearnerWork
 from roundelay.runtime.procs.coordination.means import PAUSES, Means
 from roundelay.runtime.procs.memory.publish import publish
 from roundelay.runtime.procs.memory.vectors import ArenaAccess, Vectors
-from roundelay.runtime.replay.stage import Differs, Recorded, RecordedState, met_rows
+from roundelay.runtime.replay.stage import Differs, Recorded, RecordedState, RepeatedRemote, answers_of, met_rows
 from roundelay.runtime.rows import Deferred, Row
 from roundelay.runtime.trace import (
     Kind,
@@ -62,15 +58,6 @@ from roundelay.runtime.trace import (
 
 TURN_LOOK_SECONDS = 2e-4
 """Pause between two searches for events that can be done."""
-
-
-@dataclass(frozen=True)
-class _Sent:
-    """A row as it was sent: its version and its mass then."""
-
-    hold: Buffer
-    version: int
-    mass: float
 
 
 class _LearnerGone(Exception):
@@ -91,21 +78,10 @@ class Carrying(threading.Thread):
 
     def __init__(self, folder: Path, access: ArenaAccess, turns: Turns) -> None:
         super().__init__(name="exchanges between hosts", daemon=True)
-        self._arena, self._rows, self._turns = access.arena, access.rows, turns
+        self._rows, self._turns = access.rows, turns
         self._tables, self._alive = access.arena.view(TurnTables), access.arena.liveness.alive
         self._learners = turns.learners
-        self._terms = self._read_terms(folder)
-        self._sent: dict[tuple[int, int, int], _Sent] = {}  # by row, and exchange
-        self._errors: dict[tuple[int, bool], Tensor] = {}  # (P,), of a run's codec, by row and whether it travels
-        self._scratch, self._stopped = Scratch(), False
-
-    def _read_terms(self, folder: Path) -> dict[tuple[int, int], ExchangeTerms]:
-        """Return the terms of each exchange, by the row that travels and its number."""
-        found = dict[tuple[int, int], ExchangeTerms]()
-        for row, events in enumerate(self._turns.carried):
-            known = list(read_terms(folder, row))
-            found |= {(row, e.theirs): known[int(e.value)] for e in events if e.kind is Kind.SENT and e.value >= 0}
-        return found
+        self._exchanges, self._stopped = RepeatedExchanges(folder, turns.learners), False
 
     def done(self, actor: int) -> int:
         """Return the number of events that an actor has done."""
@@ -145,7 +121,7 @@ class Carrying(threading.Thread):
             if not self._may(actor, event):
                 return number > first
             if event.kind is not Kind.BIDDEN:
-                self._do(self._rows[row], event)
+                self._exchanges.do(self._rows[row], event)
             publish(self._tables.carried, row, number + 1)
         return len(events) > first
 
@@ -162,45 +138,6 @@ class Carrying(threading.Thread):
                     raise _LearnerGone
                 return False
         return True
-
-    def _do(self, row: Row, event: TraceEvent) -> None:
-        """Do an event to a row, without locks: it is this row's turn, and no learner's."""
-        if row.version != event.mine:
-            raise ValueError(f"row {row.rank} is at version {row.version}; recorded: {event}")
-        exchange = exchange_of(row.rank, event)
-        terms = self._terms[exchange]
-        if event.kind is Kind.SENT:
-            hold = Buffer(len(row.vector))
-            error = terms.memory(self._arena, row.rank, lambda: self._error(row, row.rank == exchange[0]))
-            mass = row.weight if terms.decay is not None else 0.0
-            encode(row, terms.fragment, terms.codec, hold, error, self._scratch)
-            self._sent[row.rank, *exchange] = _Sent(hold, event.mine, mass)
-        else:
-            self._take(row, exchange, event.peer, terms)
-
-    def _error(self, row: Row, travels: bool) -> Tensor:
-        return self._errors.setdefault((row.rank, travels), torch.zeros(len(row.vector)))
-
-    def _take(self, row: Row, exchange: tuple[int, int], peer: int, terms: ExchangeTerms) -> None:
-        """Change a row by the two rows as sent, its own and the other."""
-        mine, theirs = self._sent[row.rank, *exchange], self._sent[peer, *exchange]
-        travels, share = row.rank == exchange[0], None
-        if terms.decay is not None:
-            travelled, visited = (mine, theirs) if travels else (theirs, mine)
-            share = replace(terms, mass=travelled.mass).share(visited.mass)
-            row.fade(mine.mass, terms.decays[0 if travels else 1])
-            if (terms.asked is None) == travels:
-                row.meets(peer, share)
-        came = Buffer(len(row.vector))  # the rule changes both rows that it is given
-        came.filled(terms.fragment.size, terms.codec)[:] = theirs.hold.filled(terms.fragment.size, terms.codec)
-        rule = terms.applied(share=share)
-        row.begin()
-        untouched = row.version == mine.version
-        vectors = mine.hold, came, self._scratch, rule if travels else swapped(rule), ()
-        apply_reply(row, terms.fragment, terms.codec, *vectors, untouched)
-        row.end()
-        if travels:  # which is changed last
-            del self._sent[row.rank, *exchange], self._sent[peer, *exchange]
 
 
 log = logging.getLogger("roundelay")
@@ -382,49 +319,11 @@ class RepeatingBackend(ArenaBackend):
         return True
 
     def reach(self, effect: Reach) -> int | None:
-        if self._recorded.next_is(Kind.AWAY):
-            self._recorded.note(Kind.AWAY, effect.peer)
+        if not self._recorded.take_reach(effect):
             return None
-        self._recorded.take_reach(effect)
         version = super().reach(effect)
         self._recorded.changed()
         return version
-
-
-@final
-class RepeatedRemote(RemoteRows):
-    """The way to rows of learners that were on other hosts: asked as it was, and answered when it was.
-
-    Args:
-        here: the learners of this one's host.
-        answers: the looks that each answer took, in order; 0: it was waited for.
-    """
-
-    def __init__(self, events: RepeatedEvents, here: Sequence[int], answers: Iterator[int]) -> None:
-        self._events, self._here, self._answers = events, here, answers
-        self._looks = self._looked = 0
-
-    def takes(self, row: int) -> bool:
-        return row not in self._here
-
-    def moved(self, row: int) -> bool:
-        return False
-
-    def ask(self, effect: Reach | Gather) -> None:
-        assert isinstance(effect, Reach)  # a session with gatherings between hosts is not recorded
-        event = self._events.look(Kind.ASKED)
-        self._events.note(Kind.ASKED, effect.peer, event.mine)
-        self._looks, self._looked = next(self._answers, 0), 0
-
-    @property
-    def through(self) -> bool:
-        self._looked += 1
-        return self._looked == self._looks
-
-    def wait(self, peer: int) -> int | None:
-        event = self._events.look(Kind.ANSWERED)
-        self._events.note(Kind.ANSWERED, peer, event.mine, event.theirs, event.value)
-        return None if event.theirs < 0 else event.theirs
 
 
 @final
@@ -492,9 +391,7 @@ class Repetition(SessionRecord):
     def remote(self, remote: RemoteRows, row: Row) -> RemoteRows:
         if self._here is None:
             return remote
-        events = read_events(self._folder, self._rank)
-        answers = (int(event.value) for event in events if event.kind is Kind.ANSWERED)
-        return RepeatedRemote(self._events, self._here, answers)
+        return RepeatedRemote(self._events, self._here, answers_of(read_events(self._folder, self._rank)))
 
     def draw(self, sampler: int, draw: Callable[[], int | None]) -> int | None:
         event = next(self._pieces, None)

@@ -29,6 +29,7 @@ from roundelay.runtime.trace import (
     Kind,
     TraceEvent,
     Use,
+    exchange_of,
     read_array,
     read_entries,
     read_events,
@@ -120,12 +121,6 @@ class Turns:
             return []
         at = self._halves.get((earlier, event.peer, travels, number))
         return [] if at is None else [(self.learners + event.peer, at)]
-
-
-def exchange_of(row: int, event: TraceEvent) -> tuple[int, int]:
-    """Return the row that travels, which is that of the lower rank, and the number of the exchange that an event of
-    `row` belongs to."""
-    return min(row, event.peer), event.theirs
 
 
 _USES = np.array([Access(), *(ACCESS.get(kind, Access()) for kind in Kind)], dtype=np.int64)

@@ -33,8 +33,8 @@ from roundelay.runtime.hosts.transport.listener import Listener
 from roundelay.runtime.hosts.transport.relay import BehindRelay, Relay
 from roundelay.runtime.hosts.transport.wire import RELAY, USUAL_LINKS, Link, LinkError, LinkOptions
 from roundelay.runtime.hosts.transport.wire import Address as ListensAt
-from roundelay.runtime.launch.rendezvous import Rendezvous
-from roundelay.runtime.launch.world import HostPlace, World, launched, read_by_hand, read_place, secret_file
+from roundelay.runtime.launch.rendezvous import first_address, say_address
+from roundelay.runtime.launch.world import HostPlace, launched, read_by_hand, read_place, secret_file
 from roundelay.runtime.messages import Address, Dialect, M, Message
 
 VISIT = "visit"
@@ -290,32 +290,19 @@ def consult(
         return alone(asked, name) if place is None or not place.local_rank else None
     if place.local_rank:
         return None  # local rank 0 speaks for this host
-    return meet(
-        place.world,
-        place.ranks,
-        place.listen if place.relay is None else _behind(place, patience or PATIENCE),
-        place.secret,
-        _several(asked, place, learners),
-        patience or PATIENCE,
-        say,
-    )
+    return meet(place, _several(asked, place, learners), patience or PATIENCE, say)
 
 
 def _behind(place: HostPlace, patience: float) -> BehindRelay:
     """Return the acceptor of this host, which others reach by a relay: by the host of rank 0 where none is named."""
     relay = place.relay
     assert relay is not None
-    return _by_relay(relay if relay[0] else _first_address(place.world, patience), place.secret, patience)
+    return _by_relay(relay if relay[0] else first_address(place, patience, WHERE), place.secret, patience)
 
 
 def _by_relay(relay: Address, secret: bytes, patience: float) -> BehindRelay:
     name = f"{socket.gethostname()}-{secrets.token_hex(4)}"
     return BehindRelay(relay, name, secret, patience, USUAL_LINKS, moves=False)
-
-
-def _first_address(world: World, patience: float) -> Address:
-    """Return the address at which the host of rank 0 listens."""
-    return Rendezvous(world, patience).hear_address(WHERE) if world.hosted else (world.address, world.port)
 
 
 def _several(asked: Asked, place: HostPlace, learners: int | None) -> Asked:
@@ -378,48 +365,40 @@ def go_round(
         server.close()
 
 
-def meet(
-    world: World,
-    ranks: Sequence[int],
-    at: Address | BehindRelay,
-    secret: bytes,
-    asked: Asked,
-    patience: float,
-    say: Say,
-) -> DoctorReport | None:
-    """Meet the others: all hosts were started alike; this process speaks for one, whose learners have these `ranks`.
-    The host of rank 0 has the report; None elsewhere.
+def meet(place: HostPlace, asked: Asked, patience: float, say: Say) -> DoctorReport | None:
+    """Meet the others: all hosts were started alike; this process speaks for one. The host of rank 0 has the report;
+    None elsewhere.
 
     Raises:
         UserError: this host cannot reach that one, or was not visited in time.
     """
-    server = _server(at, secret, asked, patience)
+    ranks, at = place.ranks, place.listen if place.relay is None else _behind(place, patience)
+    server = _server(at, place.secret, asked, patience)
     try:
-        if 0 not in ranks:
-            _arrive(world, ranks, server, secret, patience)
+        if not place.conducts:
+            _arrive(place, server, patience)
             say(f"rank {ranks[0]}: at the host of rank 0; its report is there")
             if not server.wait(4 * patience + 120):
                 raise UserError(f"rank {ranks[0]}: the host of rank 0 did not come to this one. See its output.")
             return None
-        if world.hosted:
-            Rendezvous(world, patience).say(WHERE, dict(zip(("host", "port"), server.address, strict=True)))
+        say_address(place, patience, server.address, WHERE)
         others: dict[int, Address] = {}
-        missing = set(range(world.learners)) - set(ranks)
+        missing = set(range(place.learners)) - set(ranks)
         deadline = wall_clock() + patience
         while missing and (arrived := server.arrival(deadline - wall_clock())):
             others[min(arrived.ranks)] = arrived.address
             missing -= set(arrived.ranks)
         addresses = [server.address, *(others[rank] for rank in sorted(others))]
-        return _go_round(addresses, secret, asked, patience, sorted(missing))
+        return _go_round(addresses, place.secret, asked, patience, sorted(missing))
     finally:
         server.close()
 
 
-def _arrive(world: World, ranks: Sequence[int], server: VisitServer, secret: bytes, patience: float) -> None:
+def _arrive(place: HostPlace, server: VisitServer, patience: float) -> None:
     """Tell the host of rank 0 where this one listens."""
-    address = _first_address(world, patience)
+    ranks, address = place.ranks, first_address(place, patience, WHERE)
     try:
-        _tell(address, secret, patience, Arrive(tuple(ranks), server.address))
+        _tell(address, place.secret, patience, Arrive(ranks, server.address))
     except LinkError as error:
         raise UserError(
             f"rank {ranks[0]}: cannot reach the host of rank 0 at {address[0]}:{address[1]}: {error}. Is the doctor "

@@ -7,6 +7,7 @@ import zlib
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, fields
 from itertools import zip_longest
+from pathlib import Path
 from typing import Annotated, Any, Literal, Self
 
 from torch import Tensor
@@ -71,13 +72,18 @@ class JoinHello(Hello, kind=CONTROL):
     stays: bool = False  # it has taken part before, under another that led
 
 
+ChainNumber = tuple[int, int]
+"""Number of a chain: of the part of a segment in which it is made, and of its communicator."""
+ALL_HOSTS: ChainNumber = (0, 0)
+"""The first, which all hosts are in."""
+
+
 class PeerHello(Hello):
     """A host that comes for means or mixes."""
 
     what: str  # CHAIN or MIX
     host: int
-    number: tuple[int, int] | None = None  # of a chain in the place of the first, as `ChainEnds` has it
-    again: bool = False  # it has come back, and waits to hear that the link is in its place
+    number: ChainNumber = ALL_HOSTS
 
 
 class ExchangeHello(Hello, kind=EXCHANGE):
@@ -104,6 +110,7 @@ class HostTerms(HostOptions):
     agreed: str = "recipe"  # a word for all of it: the recipe of a run, or the script that attaches
     threads: int | None = None  # torch threads of each learner; None: a fair share of the cores
     on_gpus: bool = False  # learners of all hosts compute on GPUs
+    trace: Path | None = None  # folder for the trace of what this host's learners do
     silence: Literal["majority", "dead"] = "majority"  # as `SessionHostOptions` has it
 
     @classmethod
@@ -112,7 +119,7 @@ class HostTerms(HostOptions):
         return cls(**{option.name: getattr(options, option.name) for option in fields(HostOptions)}, **others)
 
 
-def check_hosts(strategy: Strategy, on_death: str, record: bool) -> None:
+def check_hosts(strategy: Strategy, on_death: str) -> None:
     """Check that this can be trained on several hosts.
 
     Raises:
@@ -120,8 +127,6 @@ def check_hosts(strategy: Strategy, on_death: str, record: bool) -> None:
     """
     check_may_travel(strategy)
     label = strategy.label
-    if record:
-        raise UserError("training.record is for one host: a trace of several cannot be replayed yet. Leave it out.")
     if strategy.traits.synchronous and on_death not in ("auto", "stop", "go-on"):
         raise UserError(
             f"training.on_death is {on_death!r}: under {label} on several hosts the death of a learner ends the run, "
@@ -175,7 +180,7 @@ def check_options(strategy: Strategy, options: HostOptions) -> None:
 
 
 def check_may_be_recorded(strategy: Strategy, options: HostOptions, on_gpus: bool) -> None:
-    """Check that a session on several hosts can be recorded, to be repeated on one.
+    """Check that a run or a session on several hosts can be recorded, to be repeated on one.
 
     Raises:
         UserError: no; says why, and names some that can.
@@ -184,14 +189,14 @@ def check_may_be_recorded(strategy: Strategy, options: HostOptions, on_gpus: boo
     if centre or (strategy.memory and not synchronous):
         what = "a centre" if centre else "more than rows"
         raise UserError(
-            f"record: a session under {strategy.label} on several hosts cannot be recorded: it exchanges {what} "
+            f"record: {strategy.label} on several hosts cannot be recorded: it exchanges {what} "
             "between them, and a replay knows of rows of learners alone. Choose another strategy (adpsgd, hadpsgd, "
             "divshare, or a synchronous one), record learners of one host, or leave record out."
         )
     if synchronous and (not options.codec.exact or options.library(on_gpus)):
         raise UserError(
             "record: means between hosts are repeated to the bit where they go along the chain in full precision: "
-            "leave hosts' wire and means out, or record."
+            "leave wire and means between hosts out, or record."
         )
 
 

@@ -58,7 +58,6 @@ class World:
     learners: int = 1
     address: str = ""
     port: int = 0
-    hosted: bool = False  # the launcher has a store at that address
     ended_file: str = ""
     attempt: str = ""  # of this launch, where the launcher starts learners again at the same address
     secret: bytes = field(default=b"", repr=False)  # known to the learners of this job only; may be empty
@@ -200,7 +199,7 @@ def read_world(environment: Mapping[str, str] = os.environ, listen: str | None =
         )
     secret = _read_secret(environment, rank) if has_secret(environment) else b""
     port = given.number("MASTER_PORT")
-    return World(rank, learners, address, port, given.hosted, "", given.attempt, secret, place, begin)
+    return World(rank, learners, address, port, "", given.attempt, secret, place, begin)
 
 
 def group_environment(place: int, size: int, environment: Mapping[str, str] = os.environ) -> dict[str, str]:
@@ -322,11 +321,6 @@ class HostPlace:
     def conducts(self) -> bool:
         """Is this the host that leads the others?"""
         return self.ranks[0] == 0
-
-    @property
-    def world(self) -> World:
-        """The world of hosts, for the store at which they meet."""
-        return World(self.ranks[0], self.learners, self.address, self.port, self.hosted, secret=self.secret)
 
 
 def read_place(listen: str | None = None, environment: Mapping[str, str] = os.environ) -> HostPlace | None:

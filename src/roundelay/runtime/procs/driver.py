@@ -128,8 +128,8 @@ class ProcsRuntime(Runtime):
         self.processes = LearnerProcesses(arena, self.cluster_rows, self._start, self._deaths, synchronous)
         self._orders: dict[str, Any] = {}  # of the running segment
         self._lanes: dict[int, list[Span]] = {}
-        if trace:
-            self._recorder = Recorder(trace, self._facts(device), self.state())
+        if trace and self.alone:  # else the host that leads has the parent's part
+            self._recorder = Recorder(trace, self.facts(), self.state())
         try:
             self._outbox_wakes = {} if share is None else share.open_endpoint(arena)
             self.processes.start(self.here)
@@ -141,8 +141,9 @@ class ProcsRuntime(Runtime):
             self.close()
             raise
 
-    def _facts(self, device: torch.device | None) -> dict[str, Any]:
+    def facts(self) -> dict[str, Any]:
         """Return facts that a replay must know."""
+        device = self._device
         known = {"learners": self.cluster.learners, "parameters": self.parameters, "threads": self._threads}
         if device is None or not leaves_arena(self.cluster.strategy.traits, self._on_devices):  # as in `make_vectors`
             return known
@@ -216,12 +217,14 @@ class ProcsRuntime(Runtime):
         watch: Watch = keep_going,
         living: Sequence[int] | None = None,
         prepare: Callable[[], None] = lambda: None,
+        number: int = 0,
     ) -> None:
         """Let all learners run until there is nothing more to draw.
 
         Args:
             living: those that take part, of all hosts; replacements that are not among them wait.
             prepare: called when tables are set and before learners begin.
+            number: of the command in the trace that the host which leads takes, of several.
 
         Raises:
             LearnerDied, TimeoutError, RuntimeError: it cannot go on.
@@ -236,7 +239,7 @@ class ProcsRuntime(Runtime):
         wanted = sorted({*self.living(), *self.processes.ready()}) if living is None else list(living)
         self._parts += 1
         self._orders = {"do": "segment", **plan.to_json(), "living": wanted}
-        self._orders["number"] = self._recorder.command(self._orders) if self._recorder else 0
+        self._orders["number"] = self._recorder.command(self._orders) if self._recorder else number
         self._orders["part"] = self._parts
         if not self._goes_on:  # else they were let in before the segment
             self._promote(wanted)

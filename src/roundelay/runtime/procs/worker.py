@@ -21,7 +21,6 @@ from torch import Tensor
 
 from roundelay.core.effects import Grad, GradMean
 from roundelay.core.epochs import EpochPlan
-from roundelay.core.errors import UserError
 from roundelay.core.parent import leave_signals
 from roundelay.core.state import Gradient, Minibatch
 from roundelay.learner.base import Learner, OnReady
@@ -35,7 +34,7 @@ from roundelay.runtime.procs.backend import ArenaBackend, LearnerWork
 from roundelay.runtime.procs.coordination import queue
 from roundelay.runtime.procs.coordination.collectives import Collectives, DeviceMeans, NodeMeans, device_of
 from roundelay.runtime.procs.coordination.means import Means, MemberLost
-from roundelay.runtime.procs.coordination.outbox import Outbox
+from roundelay.runtime.procs.coordination.outbox import NotedRemote, Outbox
 from roundelay.runtime.procs.fork_server import end_with_server
 from roundelay.runtime.procs.memory.arena import Arena, Layout
 from roundelay.runtime.procs.memory.device_rows import DeviceVectors
@@ -43,7 +42,7 @@ from roundelay.runtime.procs.memory.locks import Patience
 from roundelay.runtime.procs.memory.vectors import ArenaAccess, Vectors, make_vectors
 from roundelay.runtime.procs.memory.views import NONE
 from roundelay.runtime.rows import Deferred
-from roundelay.runtime.trace import NO_TRACE, Kind, TraceWriter
+from roundelay.runtime.trace import NO_TRACE, Kind, TraceWriter, note_gradient
 
 
 @dataclass(frozen=True)
@@ -63,13 +62,6 @@ class WorkerSpec:
     on_devices: DeviceVectors | None = None  # rows that are not in the arena
     collectives: Collectives | None = None  # by which means are taken that are not taken in the arena
     goes_on: bool = False  # means are taken without the dead
-
-    def __post_init__(self) -> None:
-        if self.here is not None and self.trace is not None:
-            raise UserError(
-                "a run on several hosts cannot be recorded: exchanges between hosts have two moments, and a replay "
-                "knows of one. Leave out --record."
-            )
 
 
 @dataclass(frozen=True)
@@ -124,7 +116,7 @@ class Worker:
     """A learner of an arena: the engine of its strategy's coroutine, and all that the engine needs."""
 
     def __init__(self, spec: WorkerSpec) -> None:
-        self.rank, self._strategy = spec.rank, spec.cluster.strategy
+        self.rank, self._strategy, self._threads = spec.rank, spec.cluster.strategy, spec.threads
         patience = Patience(spec.rank, spec.patience_seconds)
         self._trace = trace = NO_TRACE if spec.trace is None else TraceWriter(spec.trace, spec.rank)
         access = ArenaAccess(spec.arena_path, spec.layout, spec.rank, patience, spec.on_devices, trace)
@@ -146,6 +138,8 @@ class Worker:
         self.remote: RemoteRows = NO_REMOTE
         if spec.here is not None:
             self.remote = Outbox(arena, spec.rank, spec.here, spec.outbox_wake, patience)
+            if trace is not NO_TRACE:
+                self.remote = NotedRemote(self.remote, trace, vectors.row, arena.requests.asked)
         self._backend = ArenaBackend(access, vectors, self.means, self._work)
         self.engine = ClockedEngine(self.me, self._backend, deferred, self.remote, trace)
         self._lanes = 0  # segments that had one
@@ -157,7 +151,7 @@ class Worker:
         self.me.begin_segment(plan, tuple(command["living"]), self._strategy.traits.ages)
         lane = self.engine.lane = Lane() if self._lanes < LANE_SEGMENTS else None
         self._lanes += 1
-        self._trace.note(Kind.BEGIN, mine=command["number"])
+        self._trace.note(Kind.BEGIN, mine=command["number"], value=float(self._threads))
         self.means.begin_segment()
         self._backend.begin_segment()
         if isinstance(self.means, NodeMeans):
@@ -226,6 +220,7 @@ class PlannedWork(LearnerWork):
         meanwhile: OnReady | None = None,
     ) -> None:
         self._arena, self._rank, self._patience = access.arena, access.rank, access.patience
+        self._trace = access.trace
         self._synchronous, self._learners = cluster.strategy.traits.synchronous, cluster.learners
         self._learner, self._buffer, self._device_copy, self._meanwhile = learner, buffer, resident, meanwhile
         self._straggler = cluster.straggler(access.rank)
@@ -240,6 +235,8 @@ class PlannedWork(LearnerWork):
         statistics = self._learner.gradient(
             at.vector, batch, self._plan, self._buffer, resident=self._device_copy, on_ready=on_ready or self._meanwhile
         )
+        if self._trace is not NO_TRACE:
+            note_gradient(self._trace, at.vector, self._buffer, float(batch.frames), batch.index)
         straggler = self._straggler
         if straggler.factor > 1 or straggler.seconds:
             time.sleep((straggler.factor - 1) * (time.monotonic() - started) + straggler.seconds)

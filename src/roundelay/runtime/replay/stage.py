@@ -8,9 +8,10 @@ Legend: P parameters, L learners.
 import threading
 from abc import ABC, abstractmethod
 from collections import Counter, deque
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any
+from functools import partial
+from typing import Any, Protocol, final
 
 import numpy as np
 import torch
@@ -18,11 +19,12 @@ from torch import Tensor
 
 from roundelay.algorithms.averaging import weighted_mean
 from roundelay.algorithms.local_update import LocalOptimizer
-from roundelay.core.effects import Reach
+from roundelay.core.effects import Gather, Reach
 from roundelay.core.errors import UserError
 from roundelay.core.progress import Progress
 from roundelay.core.state import Gradient, Snapshot
 from roundelay.learner.base import Learner
+from roundelay.runtime.backend import RemoteRows
 from roundelay.runtime.base import Cluster, ClusterState, Counts, SegmentPlan
 from roundelay.runtime.learner_state import LearnerPlace, LearnerState, LearnerTables, LearnerVectors
 from roundelay.runtime.learners_rate import RateFactor
@@ -39,7 +41,8 @@ class _Abandoned(BaseException):
 
 
 class Baton:
-    """Passed between the threads of the learners, by rank. A thread that fails ends all others."""
+    """Passed between the threads of learners, by rank, and of rows between hosts, by ~rank. A thread that fails ends
+    all others."""
 
     def __init__(self) -> None:
         self._condition = threading.Condition()
@@ -99,7 +102,8 @@ class Baton:
 
     def _notice_deadlock(self) -> None:
         if self._running and len(self._stuck) >= self._running and self._failure is None:
-            who = "; ".join(f"learner {rank} waits for {what}" for rank, what in sorted(self._stuck.items()))
+            named = {rank: f"learner {rank}" if rank >= 0 else f"row {~rank}" for rank in self._stuck}
+            who = "; ".join(f"{named[rank]} waits for {what}" for rank, what in sorted(self._stuck.items()))
             self._failure = Differs(f"nobody can go on: {who}. An event is missing in the trace.")
             self._condition.notify_all()
 
@@ -128,9 +132,23 @@ class RowDevice:
     resident: bool
 
 
+class HostExchanges(Protocol):
+    """Repeats exchanges between hosts: what they did to each of their rows."""
+
+    def begin(self) -> None:
+        """Hear that the processes which exchanged have begun, or begun anew."""
+
+    def may(self, row: int, event: TraceEvent) -> bool:
+        """Return True if the other half has done what comes before an event of `row`."""
+
+    def do(self, row: Row, event: TraceEvent) -> None:
+        """Do an event to a row, which is at its version."""
+
+
 class Stage:
-    """State of the command `entry`, which began with `state`, changes it, and has these events by rank. Rows are
-    updated at `rows_on`, where they were: every device rounds in its own way."""
+    """State of the command `entry`, which began with `state`, changes it, and has these events by rank, and those of
+    exchanges between hosts, `carried`, by row. Rows are updated at `rows_on`, where they were: every device rounds in
+    its own way."""
 
     def __init__(
         self,
@@ -140,6 +158,7 @@ class Stage:
         state: ClusterState,
         rows_on: RowDevice,
         events: Sequence[Sequence[TraceEvent]],
+        carried: Sequence[Sequence[TraceEvent]],
         done: Done,
     ) -> None:
         self.cluster, self.learner, self.state, self.done = cluster, learner, state, done
@@ -170,9 +189,33 @@ class Stage:
         self.means = RecordedMeans(self.baton, cluster.learners)
         self.readers: Counter[tuple[int, int]] = Counter()
         """Learners that have still to read a version, by (row, version), before it may be overwritten."""
-        for rank, some in enumerate(events):
+        for place, some in enumerate([*events, *carried]):
             for event in some:
-                self.readers.update(met_rows(event, rank, Use.READ))
+                self.readers.update(met_rows(event, place % cluster.learners, Use.READ))
+
+    def carry(self, row: int, events: Iterable[TraceEvent], exchanges: HostExchanges) -> None:
+        """Do all that exchanges between hosts did to a row, each in its turn."""
+        for number, event in enumerate(events, 1):
+            ready = partial(self._is_turn, row, event, exchanges)
+            self.baton.until(~row, ready, f"its event {number} between hosts, to {event}")
+            exchanges.do(self.rows[row], event)
+            self.taken(row, event)
+            self.baton.changed()
+
+    def _is_turn(self, row: int, event: TraceEvent, exchanges: HostExchanges) -> bool:
+        return self.may(row, event) and exchanges.may(row, event)
+
+    def may(self, rank: int, event: TraceEvent) -> bool:
+        """Return True if the rows that an event of learner or row `rank` meets are at its versions, and no reader of
+        what it overwrites is left."""
+        read, written = (met_rows(event, rank, use) for use in (Use.READ, Use.WRITTEN))
+        there = all(self.rows[row].version == version for row, version in read + written)
+        return there and not any(self.readers[place] for place in written)
+
+    def taken(self, rank: int, event: TraceEvent) -> None:
+        """Hear that an event of learner or row `rank` has read what it reads."""
+        self.done.events += 1
+        self.readers.subtract(met_rows(event, rank, Use.READ))
 
     def end(self) -> None:
         """Write vectors that were moved, and the counters, back into the state."""
@@ -307,17 +350,21 @@ class Recorded(ABC):
         self.is_taken(event)
         return event
 
-    def take_reach(self, effect: Reach) -> None:
-        """Take the event of an effect on the row of another.
+    def take_reach(self, effect: Reach) -> bool:
+        """Take the event of an effect on the row of another. False: it did not happen, one of the two was away.
 
         Raises:
             Differs: it is another.
         """
+        if self.next_is(Kind.AWAY):
+            self.note(Kind.AWAY, effect.peer)
+            return False
         rule = REACH_RULES[type(effect)]
         event = self.look(rule.kind)
         if (event.peer, event.access) != (effect.peer, rule.access):
             raise self.differs(event, f"{type(effect).__name__.lower()} of row {effect.peer}")
         self.take(rule.kind)
+        return True
 
     def note(self, kind: Kind, peer: int = -1, mine: int = -1, theirs: int = -1, value: float = 0.0) -> None:
         """Check that an engine's note is the next event.
@@ -333,6 +380,48 @@ class Recorded(ABC):
     def differs(self, event: TraceEvent, now: str) -> Differs:
         """Return the error for the first difference, which is here."""
         return Differs(f"learner {self.rank}, its event {self.seen}: recorded: {event}; now: {now}")
+
+
+@final
+class RepeatedRemote(RemoteRows):
+    """The way to rows of learners that were on other hosts: asked as it was, and answered when it was.
+
+    Args:
+        here: the learners of this one's host.
+        answers: the looks that each answer took, in order; 0: it was waited for.
+    """
+
+    def __init__(self, events: Recorded, here: Sequence[int], answers: Iterator[int]) -> None:
+        self._events, self._here, self._answers = events, here, answers
+        self._looks = self._looked = 0
+
+    def takes(self, row: int) -> bool:
+        return row not in self._here
+
+    def moved(self, row: int) -> bool:
+        return False
+
+    def ask(self, effect: Reach | Gather) -> None:
+        assert isinstance(effect, Reach)  # what has gatherings between hosts is not recorded
+        event = self._events.look(Kind.ASKED)
+        self._events.note(Kind.ASKED, effect.peer, event.mine)
+        self._looks, self._looked = next(self._answers, 0), 0
+
+    @property
+    def through(self) -> bool:
+        self._looked += 1
+        return self._looked == self._looks
+
+    def wait(self, peer: int) -> int | None:
+        event = self._events.look(Kind.ANSWERED)
+        self._events.note(Kind.ANSWERED, peer, event.mine, event.theirs, event.value)
+        self._events.changed()
+        return None if event.theirs < 0 else event.theirs
+
+
+def answers_of(events: Iterable[TraceEvent]) -> Iterator[int]:
+    """Yield the looks that each answer of another host took."""
+    return (int(event.value) for event in events if event.kind is Kind.ANSWERED)
 
 
 class RecordedState(LearnerState):

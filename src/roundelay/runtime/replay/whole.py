@@ -8,9 +8,10 @@ recorded one, so the first event that differs is named, not the last weight.
 Legend: P parameters, L learners.
 """
 
-from collections.abc import Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
+from itertools import pairwise
 from pathlib import Path
 from typing import Any, final
 
@@ -22,31 +23,35 @@ from roundelay.core.errors import UserError
 from roundelay.core.progress import Progress
 from roundelay.core.state import Gradient, Minibatch, Statistics
 from roundelay.learner.base import Learner, OnReady
-from roundelay.runtime.backend import Backend
+from roundelay.runtime.backend import NO_REMOTE, ClockedBackend
 from roundelay.runtime.base import Cluster, ClusterState
 from roundelay.runtime.coding import arrived
-from roundelay.runtime.engine import Engine
+from roundelay.runtime.engine import ClockedEngine
 from roundelay.runtime.learner_state import LearnerPlace, LearnerTables, LearnerVectors
 from roundelay.runtime.replay.stage import (
     BEFORE,
     Differs,
     Done,
     GroupMean,
+    HostExchanges,
     Recorded,
     RecordedState,
+    RepeatedRemote,
     RowDevice,
     Stage,
-    met_rows,
+    answers_of,
 )
 from roundelay.runtime.rows import Deferred, Row, adopt, reach
 from roundelay.runtime.trace import (
+    HOSTS,
     ROWS_ON,
     Digests,
     Kind,
     TraceEvent,
-    Use,
     digests,
+    exchange_of,
     load_state,
+    note_gradient,
     read_entries,
     read_events,
 )
@@ -65,18 +70,11 @@ class StagedEvents(Recorded):
         self._stage = stage
 
     def wait(self, event: TraceEvent) -> None:
-        rows, readers = self._stage.rows, self._stage.readers
-        read, written = (met_rows(event, self.rank, use) for use in (Use.READ, Use.WRITTEN))
-
-        def ready() -> bool:
-            there = all(rows[rank].version == version for rank, version in read + written)
-            return there and not any(readers[place] for place in written)
-
+        ready = partial(self._stage.may, self.rank, event)
         self._stage.baton.until(self.rank, ready, f"its event {self.seen}, to {event}")
 
     def is_taken(self, event: TraceEvent) -> None:
-        self._stage.done.events += 1
-        self._stage.readers.subtract(met_rows(event, self.rank, Use.READ))
+        self._stage.taken(self.rank, event)
 
     def changed(self) -> None:
         self._stage.baton.changed()
@@ -85,10 +83,11 @@ class StagedEvents(Recorded):
         return _Dead()
 
 
-class RecordedLearner(Backend):
-    """Repeats the acts of learner `rank`: the backend of its engine."""
+class RecordedLearner(ClockedBackend):
+    """Repeats the acts of learner `rank`: the backend of its engine. `here` are the learners of its host, of several;
+    None: there is one."""
 
-    def __init__(self, stage: Stage, rank: int) -> None:
+    def __init__(self, stage: Stage, rank: int, here: Sequence[int] | None) -> None:
         self._stage, self.rank, self._row = stage, rank, stage.rows[rank]
         self.recorded = recorded = StagedEvents(stage, rank)
         cluster, size = stage.cluster, stage.learner.parameters
@@ -104,7 +103,10 @@ class RecordedLearner(Backend):
             rate=cluster.rate_factor(memory, stage.scalars[rank]),
         )
         # The step does not take deferred exchanges from there: it waits for its turn before each.
-        self.engine = Engine(self._me, self, Deferred(), trace=self.recorded)
+        remote = NO_REMOTE
+        if here is not None:
+            remote = RepeatedRemote(recorded, here, answers_of(stage.events[rank]))
+        self.engine = ClockedEngine(self._me, self, Deferred(), remote, self.recorded)
 
     def _finish_deferred(self) -> None:
         self.engine.finish_deferred()
@@ -113,13 +115,15 @@ class RecordedLearner(Backend):
         """Run to the end of the recorded events. A learner that died ends where they end."""
         stage, recorded = self._stage, self.recorded
         while recorded.next is not None:
-            recorded.take(Kind.BEGIN)
+            if threads := int(recorded.take(Kind.BEGIN).value):
+                torch.set_num_threads(threads)
             self._join()
             if not self._begins():
                 continue
             self._me.begin_segment(stage.segment, stage.living, stage.cluster.strategy.traits.ages)
             try:
                 self.engine.begin(stage.cluster.strategy.learn(self._me))
+                self.engine.finish_asked()
             except _Dead:
                 self.engine.close()
 
@@ -141,6 +145,9 @@ class RecordedLearner(Backend):
 
     # The engine's backend ---------------------------------------------------------------------------------------------
 
+    def now(self) -> float:
+        return 0.0
+
     def draw(self, group: tuple[int, ...]) -> Minibatch | None:
         index = self.recorded.look(Kind.DRAW).mine
         if index >= 0:
@@ -151,6 +158,8 @@ class RecordedLearner(Backend):
         stage, batch = self._stage, effect.batch
         at, out = effect.at.vector, self._buffer
         statistics = stage.learner.gradient(at, batch, stage.segment.epoch, out, resident=stage.rows_on.resident)
+        if self.recorded.next_is(Kind.HASH):  # earlier traces have none
+            note_gradient(self.recorded, at, out, float(batch.frames), batch.index)
         stage.done.minibatches += 1
         stage.done.progress.advance(1)
         return Gradient(self._buffer, effect.at.version, statistics, float(batch.frames))
@@ -201,7 +210,8 @@ class RecordedLearner(Backend):
         return not self.recorded.next_is(Kind.GONE)
 
     def reach(self, effect: Reach) -> int | None:
-        self.recorded.take_reach(effect)
+        if not self.recorded.take_reach(effect):
+            return None
         version = reach(self._row, self._stage.rows[effect.peer], effect)
         self._stage.baton.changed()
         return version
@@ -222,19 +232,30 @@ class Replayed:
     state: ClusterState
 
 
-def replay(folder: Path, cluster: Cluster, progress: Progress) -> Replayed:
+def replay(
+    folder: Path, cluster: Cluster, progress: Progress, exchanges: Callable[[], HostExchanges] | None = None
+) -> Replayed:
     """Repeat the run whose trace is in `folder`.
 
+    Args:
+        exchanges: repeats those between hosts, of a run on several.
+
     Raises:
-        UserError: the trace is missing, damaged, or of another cluster.
+        UserError: the trace is missing, damaged, or of another cluster; or a learner of one of several hosts died.
     """
-    return _Replay(folder, cluster, progress).run()
+    return _Replay(folder, cluster, progress, exchanges).run()
 
 
 class _Replay:
     """All commands of a trace, one after the other."""
 
-    def __init__(self, folder: Path, cluster: Cluster, progress: Progress) -> None:
+    def __init__(
+        self,
+        folder: Path,
+        cluster: Cluster,
+        progress: Progress,
+        exchanges: Callable[[], HostExchanges] | None,
+    ) -> None:
         self.folder, self.cluster, self.progress = folder, cluster, progress
         self.entries = list(read_entries(folder))
         self.learner = cluster.task.build()
@@ -248,6 +269,9 @@ class _Replay:
         self.threads: int = start["threads"]
         self.rows_on = _rows_on(folder, start, self.learner)
         self.events = [_by_command(folder, rank) for rank in range(cluster.learners)]
+        self.hosts: list[list[int]] = []
+        self.carried, self.exchanges = _carried(folder, self.events), None if exchanges is None else exchanges()
+        self._check_lives()
         self.kept: list[tuple[Digests, ClusterState]] = []
         self.done = Done(progress)
 
@@ -261,6 +285,9 @@ class _Replay:
         for number, entry in enumerate(self.entries):
             match entry["what"]:
                 case "start":
+                    self.hosts = entry.get(HOSTS, [])
+                    if self.exchanges is not None:
+                        self.exchanges.begin()
                     if number == 0 and digests(state, everyone) != entry["digests"]:
                         difference = "the start: this program begins from other weights than the recorded one did"
                     elif number:
@@ -285,12 +312,18 @@ class _Replay:
         words."""
         number = entry["number"]
         events = [some.get(number, []) for some in self.events]
-        stage = Stage(self.cluster, self.learner, entry, state, self.rows_on, events, self.done)
-        learners = [RecordedLearner(stage, rank) for rank, some in enumerate(events) if some]
+        carried = [some.get(number, []) for some in self.carried]
+        stage = Stage(self.cluster, self.learner, entry, state, self.rows_on, events, carried, self.done)
+        hosts = {rank: here for here in self.hosts for rank in here}
+        learners = [RecordedLearner(stage, rank, hosts.get(rank)) for rank, some in enumerate(events) if some]
+        threads = [(learner.rank, partial(self._run, learner.run)) for learner in learners]
+        if self.exchanges is not None:
+            carrying = [(~row, partial(stage.carry, row, some, self.exchanges)) for row, some in enumerate(carried)]
+            threads += [(place, partial(self._run, carry)) for place, carry in carrying]
         minibatches = sum(event.kind is Kind.GRAD for some in events for event in some)
         self.progress.start(f"replaying command {number}", minibatches)
         try:
-            stage.baton.run([(learner.rank, partial(self._run, learner)) for learner in learners])
+            stage.baton.run(threads)
         except Differs as error:
             return f"command {number}, {error}"
         finally:
@@ -299,10 +332,30 @@ class _Replay:
         difference = _compare(state, after)
         return f"the end of command {number}: {difference}" if difference else ""
 
-    def _run(self, learner: RecordedLearner) -> None:
+    def _run(self, work: Callable[[], None]) -> None:
         """Run in a thread of its own, whose sums over more threads would be rounded otherwise."""
         torch.set_num_threads(self.threads)
-        learner.run()
+        work()
+
+    def _check_lives(self) -> None:
+        """
+        Raises:
+            UserError: a run on several hosts went on after a death.
+        """
+        hosts, gone = list[list[int]](), list[int]()
+        for entry in self.entries:
+            match entry["what"]:
+                case "start":
+                    hosts, gone = entry.get(HOSTS, []), []
+                case "lost":
+                    gone += entry["ranks"]
+                case "done":
+                    gone += entry["lost"]
+                    if hosts and gone:
+                        raise UserError(
+                            f"{self.folder}: learner {gone[0]} died, or its host was lost or came later, while this was "
+                            "recorded, and a replay of several hosts repeats runs whose learners live to the end."
+                        )
 
     def _recall(self, entry: dict[str, Any]) -> ClusterState:
         if entry["file"]:
@@ -331,6 +384,23 @@ def _by_command(folder: Path, rank: int) -> dict[int, list[TraceEvent]]:
             found.setdefault(event.mine, [])
             current = found[event.mine]
         current.append(event)
+    return found
+
+
+def _carried(folder: Path, events: Sequence[Mapping[int, Sequence[TraceEvent]]]) -> list[dict[int, list[TraceEvent]]]:
+    """Return the events of exchanges between hosts, by row and by the command in which a learner has asked for the
+    exchange: one may come to a host before the command does. Numbers of requests and exchanges are given once."""
+    by_learner = [[(n, e) for n, some in commands.items() for e in some] for commands in events]
+    asked = {(rank, e.mine): n for rank, some in enumerate(by_learner) for n, e in some if e.kind is Kind.ASKED}
+    rows, of = [[*read_events(folder, row, carried=True)] for row in range(len(events))], dict[tuple[int, int], int]()
+    for row, some in enumerate(rows):
+        bids = ((bid, sent) for bid, sent in pairwise(some) if bid.kind is Kind.BIDDEN)
+        of |= {exchange_of(row, sent): asked.get((bid.peer, bid.mine), 0) for bid, sent in bids}
+    found: list[dict[int, list[TraceEvent]]] = [{} for _ in rows]
+    for row, some in enumerate(rows):
+        for event in some:
+            if event.kind is not Kind.BIDDEN:
+                found[row].setdefault(of.get(exchange_of(row, event), 0), []).append(event)
     return found
 
 

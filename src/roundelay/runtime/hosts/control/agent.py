@@ -234,6 +234,7 @@ class _TrainingAgent(HostAgent):
                 case messages.PartOrder():
                     self._train(order)
                 case messages.Give():
+                    self._local.links.end_part()
                     self._give(order)
                     self._send(messages.Replied(bulk.integers(self._arena, self._place.ranks)))
                 case messages.Load():
@@ -260,7 +261,6 @@ class _TrainingAgent(HostAgent):
             problem = {"problem": "timeout", "text": str(error)}
         except Exception:
             problem = {"problem": "error", "text": traceback.format_exc()}
-        self._local.links.end_part()
         report: dict[str, Any] = self._report() or {"settled": (), "counts": counted(self._arena, self._place.ranks)}
         queue.clear_prefetch(self._arena)  # the coordinator knows: these are the leases that were not settled
         self._local.prefetch = None

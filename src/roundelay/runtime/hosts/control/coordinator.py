@@ -20,6 +20,7 @@ from types import TracebackType
 from torch import Tensor
 
 from roundelay.core.epochs import EpochPlan
+from roundelay.core.errors import UserError
 from roundelay.runtime.base import (
     Cluster,
     ClusterState,
@@ -47,6 +48,7 @@ from roundelay.runtime.hosts.terms import HostTerms
 from roundelay.runtime.launch.world import HostPlace
 from roundelay.runtime.messages import Message
 from roundelay.runtime.procs.coordination import queue
+from roundelay.runtime.trace import HOSTS, Recorder
 
 OWN_HOST = 0
 """The coordinator's host."""
@@ -123,6 +125,7 @@ class MultiHostRuntime(Runtime):
         self._past: list[RemoteHost] = []  # lost in this segment
         self._segments = self._parts = 0
         self._plan: SegmentPlan | None = None
+        self._recorder: Recorder | None = None
         self._stopping = self._stopped = False
         self._progress = HostProgress(2 * terms.patience_seconds)
         self._leading = False  # learners of this host are under way
@@ -143,17 +146,33 @@ class MultiHostRuntime(Runtime):
         self._mirrors = Mirrors(self._arena, self._hosts, place.ranks, cluster.strategy, self._needs_all)
         try:
             self._hosts.open()
+            self._recorder = self._record()
         except BaseException as error:
             self._why = str(error) or type(error).__name__
             self.close()
             raise
+
+    def _record(self) -> Recorder | None:
+        """Begin the trace of a run that is recorded."""
+        if self._terms.trace is None:
+            return None
+        facts = {**self.local_runtime.facts(), HOSTS: self._hosts.hosts}
+        recorder = Recorder(self._terms.trace, facts, self.local_runtime.state())
+        self._parts = recorder.commands  # parts have the numbers of commands
+        return recorder
 
     @property
     def remark(self) -> str:
         return self._row_format.said()
 
     def divided(self, plan: EpochPlan) -> EpochPlan:
-        return self._hosts.division.divided(plan)
+        found = self._hosts.division.divided(plan)
+        if found.shares and self._recorder is not None:
+            raise UserError(
+                "training.record: the hosts have different shards of the corpus, and a replay is on one. Give each all "
+                "shards, or leave --record out."
+            )
+        return found
 
     # Segments ---------------------------------------------------------------------------------------------------------
 
@@ -205,18 +224,26 @@ class MultiHostRuntime(Runtime):
         self._parts += 1  # before any host is ordered into it: a look orders late ones
         look(self.local_runtime.glance())
         living = self._wanted()
+        if self._recorder is not None:
+            self._recorder.command({"do": "segment", **plan.to_json(), "living": living})
         for remote in self._hosts.inside():
             if not remote.busy:
                 self._order(remote, plan, living)
         try:
             self._lead(plan, look, living)
             self._wait_for_others(plan, look)
+            if self._synchronous:  # all have their last mean: until now one host might have had to give it to another
+                self._hosts.ask(messages.Give((), (), {}), "that its means have ended")
         except TimeoutError as error:
             raise TimeoutError(f"{error}\n{self.who_waits()}\n") from error
         finally:
             self._local.links.end_part()  # not before: all here may be dead, and this host says who is in means
         if not self.local_runtime.living():
             raise LearnerDied(0, "and so did all others", int(self._arena.counts.frames.sum()), last=True)
+        if self._recorder is not None:
+            lost = [*self.local_runtime.processes.lost, *(one for r in self._hosts.all() for one in r.answer.lost)]
+            self._mirrors.begin_segment()  # of another part, they may be here
+            self._recorder.done(self.state(), tuple(self.local_runtime.living()), tuple(one.rank for one in lost))
 
     def _wait_for_others(self, plan: SegmentPlan, look: Watch) -> None:
         """Wait for learners elsewhere, when those here have ended."""
@@ -293,12 +320,16 @@ class MultiHostRuntime(Runtime):
 
     def _came(self, remote: RemoteHost) -> None:
         """Note that a host takes part."""
+        if self._recorder is not None:  # the others have begun
+            self._recorder.lost(remote.ranks)
         Gatherings(self._arena.gatherings).leave(remote.ranks)  # until its learners begin
         self._arena.liveness.mark(remote.ranks, True)
 
     def _left(self, remote: RemoteHost, _: str) -> int:
         """Take a host for lost: its leases are drawn again, its counts stay."""
         self._past.append(remote)
+        if self._recorder is not None:
+            self._recorder.lost(remote.ranks)
         if self._leases is None:
             return 0
         self._bases[remote.host] = self._arena.counts.copy()
@@ -395,6 +426,8 @@ class MultiHostRuntime(Runtime):
         return self.local_runtime.state()
 
     def load(self, state: ClusterState) -> None:
+        if self._recorder is not None:
+            self._recorder.load(state)
         self.local_runtime.load(state)
         self._mirrors.send()
 

@@ -6,6 +6,7 @@ synchronous strategy, or leases of minibatches.
 
 import dataclasses
 from collections.abc import Callable, Sequence
+from functools import partial
 from typing import final
 
 from roundelay.learner.base import Task
@@ -13,6 +14,7 @@ from roundelay.runtime.base import Cluster, SegmentPlan, Watch
 from roundelay.runtime.hosts.control.finding import open_router
 from roundelay.runtime.hosts.control.host_links import HostLinks
 from roundelay.runtime.hosts.control.leases import PrefetchedLeases
+from roundelay.runtime.hosts.exchange.notes import NO_NOTES, RecordedExchanges
 from roundelay.runtime.hosts.terms import HostTerms
 from roundelay.runtime.launch.world import HostPlace
 from roundelay.runtime.procs.driver import HostShare, ProcsRuntime
@@ -41,12 +43,16 @@ class LocalHost:
 
     def start(self, task: Task) -> None:
         """Start the learners of a task, which may have begun elsewhere."""
+        trace = self._terms.trace
+        notes = NO_NOTES if trace is None else RecordedExchanges(trace, goes_on=True)
+        open_endpoint = partial(self.links.endpoint.open, notes=notes)
         self.runtime = ProcsRuntime(
             dataclasses.replace(self._cluster, task=task),
             self._terms.patience_seconds,
             self._terms.threads,
+            trace,
             deaths=Deaths(self._terms.on_death),
-            share=HostShare(self._place.ranks, (HostMeanSequences, BellTable), self.links.endpoint.open),
+            share=HostShare(self._place.ranks, (HostMeanSequences, BellTable), open_endpoint),
         )
 
     def train(self, plan: SegmentPlan, number: int, living: Sequence[int], watch: Watch) -> None:
@@ -69,7 +75,7 @@ class LocalHost:
                 prefetch.start()
 
         try:
-            self.runtime.part(plan, watch, living, begin)
+            self.runtime.part(plan, watch, living, begin, number)
         finally:
             if prefetch is not None:
                 prefetch.stop()

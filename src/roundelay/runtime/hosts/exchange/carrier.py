@@ -152,7 +152,7 @@ class RowCarrier:
         self._sent, self._found = Buffer(layout.parameters), Buffer(layout.parameters, 1 + len(layout.memory))
         self._scratch = Scratch()
         self._error: Tensor | None = None  # (P,), of the run's codec, for when the row travels
-        self._state, self._number = ExchangeState(Role.CLIENT), 0
+        self._state, (_, self._number) = ExchangeState(Role.CLIENT), notes.so_far(rank)
         self._gate = threading.RLock()
         self._in_flight: tuple[int, int] | None = None  # the peer that the row is in flight to, and the lease
 

@@ -39,6 +39,9 @@ class ExchangeEndpoint:
         """Begin, for that arena; return, by rank, the path of the pipe that wakes each learner's channel. `notes` take
         each sending and change of rows of this host."""
         _one_thread_each()
+        for rank in self._place.ranks:
+            if (asked := notes.so_far(rank)[0]) > arena.requests.asked[rank]:
+                arena.requests.asked[rank] = arena.requests.done[rank] = asked
         arena = arena.with_copies()
         place, terms, rejected = self._place, self._terms, self._router.listener.rejected
         homes = [HERE if rank in place.ranks else SOMEWHERE for rank in range(place.learners)]

@@ -15,11 +15,16 @@ from roundelay.core.errors import UserError
 from roundelay.runtime.hosts.exchange.messages import ExchangeTerms
 from roundelay.runtime.messages import InvalidMessage, plain, read
 from roundelay.runtime.rows import Row
-from roundelay.runtime.trace import Kind, TraceWriter
+from roundelay.runtime.trace import Kind, TraceWriter, read_array
 
 
 class ExchangeNotes:
-    """Notes of the rows of a host; this one takes none. All methods are called under the row's lock."""
+    """Notes of the rows of a host; this one takes none. All methods but the first are called under the row's lock."""
+
+    def so_far(self, rank: int) -> tuple[int, int]:
+        """Return the highest number of a request of that learner, and of an exchange of its row, noted so far: those to
+        come have higher ones."""
+        return 0, 0
 
     def sent(self, row: Row, peer: int, number: int) -> None:
         """Note that a row goes to row `peer`, as the other half of exchange `number` of that row."""
@@ -40,18 +45,30 @@ NO_NOTES = ExchangeNotes()
 
 @final
 class RecordedExchanges(ExchangeNotes):
-    """Notes that are kept in the folder of a session's record, which learners have begun."""
+    """Notes that are kept in the folder of a trace.
 
-    def __init__(self, folder: Path) -> None:
-        self._folder, self._gate = folder, threading.Lock()
+    Args:
+        goes_on: there may be notes already, of a run that goes on.
+    """
+
+    def __init__(self, folder: Path, goes_on: bool = False) -> None:
+        self._folder, self._new, self._gate = folder, not goes_on, threading.Lock()
         self._writers: dict[int, TraceWriter] = {}
-        self._terms: dict[tuple[int, str], int] = {}  # numbers, by row and text
+        self._terms: dict[int, list[str]] = {}  # by row, in the order of their numbers
+        folder.mkdir(parents=True, exist_ok=True)
+
+    def so_far(self, rank: int) -> tuple[int, int]:
+        if self._new or not (self._folder / f"rank-{rank}.bin").exists():
+            return 0, 0
+        asked, of_row = read_array(self._folder, rank), read_array(self._folder, rank, carried=True)
+        requests = asked["mine"][asked["kind"] == Kind.ASKED]
+        return int(requests.max(initial=0)), int(of_row["theirs"].max(initial=0))
 
     def _note(self, row: Row, kind: Kind, peer: int, mine: int, number: int = -1, value: float = 0.0) -> None:
         with self._gate:
             writer = self._writers.get(row.rank)
             if writer is None:
-                writer = self._writers[row.rank] = TraceWriter(self._folder, row.rank, new=True, carried=True)
+                writer = self._writers[row.rank] = TraceWriter(self._folder, row.rank, self._new, True)
         writer.note(kind, peer, mine, number, value)
 
     def sent(self, row: Row, peer: int, number: int) -> None:
@@ -60,15 +77,17 @@ class RecordedExchanges(ExchangeNotes):
     def begins(self, row: Row, number: int, terms: ExchangeTerms, asked: tuple[int, int]) -> None:
         asks = None if terms.asked is None else 0
         text = json.dumps(plain(replace(terms, asked=asks, mass=0.0)), default=plain)
-        numbers = self._terms
+        path = _terms_path(self._folder, row.rank)
         with self._gate:
-            known = numbers.get((row.rank, text))
-            if known is None:
-                known = numbers[row.rank, text] = sum(rank == row.rank for rank, _ in numbers)
-                with open(_terms_path(self._folder, row.rank), "a", encoding="utf-8") as file:
+            if (known := self._terms.get(row.rank)) is None:
+                known = path.read_text(encoding="utf-8").splitlines() if path.exists() else []
+                self._terms[row.rank] = known
+            if text not in known:
+                known.append(text)
+                with open(path, "a", encoding="utf-8") as file:
                     file.write(text + "\n")
         self._note(row, Kind.BIDDEN, *asked)
-        self._note(row, Kind.SENT, terms.peer, row.version, number, float(known))
+        self._note(row, Kind.SENT, terms.peer, row.version, number, float(known.index(text)))
 
     def taken(self, row: Row, peer: int, number: int) -> None:
         self._note(row, Kind.TAKEN, peer, row.version, number)

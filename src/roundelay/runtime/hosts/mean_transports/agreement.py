@@ -2,8 +2,7 @@
 
 All of it is said over the links for mixes, which are sealed; the process group itself (group.py) carries vectors only.
 The host that leads the run says which take part, so two halves of a network that was cut in two never both go on. Where
-all its own learners are dead it says so all the same, and takes no part (`make_for_others`). With C communicators so
-far:
+all its own learners are dead it says so all the same, and takes no part. With C communicators so far:
 
     ReadyForMeans     a host to the leader: it is ready for the next communicator; how many means are complete there
     CommunicatorMade  the leader to all that live: number C + 1, its members, and their complete means
@@ -15,8 +14,9 @@ that. It may have begun this part later than they, so they come to it again and 
 
 There is one communicator a part of a segment, made at the first mean. When a host is lost, or the communicator fails,
 it is given up, and the hosts that are left make another and repeat the mean under way without the lost host. Some may
-have completed that mean before: then the others are given theirs, so that all have the same. Whether a run goes on
-without a host is not for means to say.
+have completed that mean before: then the others are given theirs, so that all have the same. So a host comes to another
+communicator also while its learners have not come to the next mean, and where that was their last (`attend`). Whether a
+run goes on without a host is not for means to say.
 """
 
 import math
@@ -79,6 +79,7 @@ class CommunicatorAgreement:
         self._lost: set[int] = set()  # hosts whose links are gone
         self._come: dict[int, ReadyForMeans] = {}  # to this host, if it leads: hosts ready for the next one
         self._answered: dict[int, int] = {}  # by host, the number of the last communicator this one has made with it
+        self._coming: tuple[int, ReadyForMeans] | None = None  # said to a leader that has not answered
         self._terms = CommunicatorTerms(0, (), ())  # the newest
         self._broken = 0  # number of the newest that is of no more use
         self._keys: dict[tuple[int, str], bytes] = {}
@@ -170,22 +171,39 @@ class CommunicatorAgreement:
         """Return the next communicator, with all hosts that live.
 
         Raises:
+            CommunicatorBroken: no learner of this host lives.
             LinkError: the host that leads does without this one.
             TimeoutError: a host does not come, or none leads.
             PartOver.
         """
-        deadline, leader, ready = time.monotonic() + self._seconds, -1, self._ready(progress)
-        while (now := self._leader()) != self._host:
-            if now != leader:
-                leader, ready = now, self._ready(progress)
-            self._tell([leader], ready)
-            if self._await_terms(ready, leader):
-                return self._terms
+        deadline = time.monotonic() + self._seconds
+        while (terms := self.come(progress)) is None:
+            if not self.lives:
+                raise CommunicatorBroken(f"all learners of host {self._host} are dead")
             if time.monotonic() > deadline:
-                raise TimeoutError(
-                    f"host {self._host} has waited {self._seconds:g} s for the host that leads to begin means"
-                )
-        return self._invite(self._ready(progress))
+                leads = self._leader() == self._host
+                whom = "all hosts to be ready for means" if leads else "the host that leads to begin means"
+                raise TimeoutError(f"host {self._host} has waited {self._seconds:g} s for {whom}")
+        return terms
+
+    def come(self, progress: MeansDone) -> CommunicatorTerms | None:
+        """Come to the next communicator, and return it if it is made within a while. The host that leads makes it once
+        all others have come; one without learners that live is in none.
+
+        Raises:
+            LinkError: the host that leads does without this one.
+            PartOver.
+        """
+        if (leader := self._leader()) == self._host:
+            made = self._make(progress)
+        else:
+            made = self.lives and self._await_terms(leader, progress)
+        return self._terms if made and self._host in self._terms.members else None
+
+    @property
+    def lives(self) -> bool:
+        """Does a learner of this host live?"""
+        return self._alive(self._host)
 
     def _ready(self, progress: MeansDone) -> ReadyForMeans:
         """Return the message of this host that it is ready. The next communicator has a number of which no host has
@@ -194,48 +212,45 @@ class CommunicatorAgreement:
             heard = [number for number, _ in (*self._weights, *self._keys)]
             return ReadyForMeans(self._part.number, progress, max(self._terms.number, self._broken, *heard, 0))
 
-    def _invite(self, ready: ReadyForMeans) -> CommunicatorTerms:
-        with self._changed:
-            self._come[self._host] = ready
-            self._wait(self._all_ready, self._part.check, "for all hosts to be ready for means", self._seconds)
-        terms = self._make()
-        if self._host not in terms.members:
-            raise CommunicatorBroken(f"all learners of host {self._host} are dead")
-        return terms
+    def _make(self, progress: MeansDone) -> bool:
+        """Make the next communicator once all others are ready for one; False: they were not within a while."""
+        again = time.monotonic() + READY_AGAIN_SECONDS
 
-    def make_for_others(self) -> None:
-        """Make the next communicator where this host leads, all others are ready for one, and no learner here lives."""
-        with self._changed:
-            due = self._leader() == self._host and self._come and self._all_ready()
-        if due:
-            self._make()
+        def due() -> bool:
+            ready = {*self._links} <= {*self._come, *self._gone([*self._links])}
+            return ready and (bool(self._come) or self.lives)
 
-    def _all_ready(self) -> bool:
-        return {*self._links} <= {*self._come, *self._gone([*self._links])}
-
-    def _make(self) -> CommunicatorTerms:
         with self._changed:
-            came, self._come = self._come, {}
+            self._wait(lambda: due() or time.monotonic() > again, self._part.check, "", None)
+            if not due():
+                return False
+            came, self._come = self._come | {self._host: self._ready(progress)}, {}
             members = tuple(host for host in sorted(came) if not self._gone([host]))
             number = 1 + max(one.newest for one in came.values())
             self._terms = terms = CommunicatorTerms(number, members, tuple(came[host].progress for host in members))
             self._answered.update(dict.fromkeys(members, number))
         self._tell([*self._links], CommunicatorMade(self._part.number, terms))
-        return terms
+        return True
 
-    def _await_terms(self, ready: ReadyForMeans, leader: int) -> bool:
-        """Wait for the next communicator, for a while; False: none was made meanwhile."""
-        again = time.monotonic() + READY_AGAIN_SECONDS
+    def _await_terms(self, leader: int, progress: MeansDone) -> bool:
+        """Say that this host is ready for the next communicator, and wait for it; False: none was made within a
+        while."""
+        if self._coming is None or self._coming[0] != leader:
+            self._coming = leader, self._ready(progress)
+        ready, again = self._coming[1], time.monotonic() + READY_AGAIN_SECONDS
+        self._tell([leader], ready)
 
         def answered() -> bool:
             return self._terms.number > ready.newest or self._leader() != leader or time.monotonic() > again
 
         with self._changed:
             self._wait(answered, self._part.check, "", None)
-            made = self._terms.number > ready.newest
-        if made and self._host not in self._terms.members:
-            raise LinkError("the host that leads takes this one for lost")
-        return made
+            if self._terms.number <= ready.newest:
+                return False
+            self._coming = None
+            if self._host not in self._terms.members:
+                raise LinkError("the host that leads takes this one for lost")
+        return True
 
     def abandon(self, terms: CommunicatorTerms) -> None:
         """Let all members know that a communicator is of no more use."""
@@ -313,6 +328,7 @@ class AgreedTransport(MeanTransport, Generic[C]):
         self._agreement, self._way, self._seconds = agreement, way, seconds
         self._communicator: C | None = None
         self._progress = MeansDone()
+        self._last: LocalMean  # to which learners here have come, once they have to one
 
     def heard(self, host: int, message: OfPart) -> bool:
         return self._agreement.heard(host, message)
@@ -325,27 +341,47 @@ class AgreedTransport(MeanTransport, Generic[C]):
         if self._communicator is not None:
             self._communicator.end()
 
+    def attend(self) -> None:
+        try:
+            if self._communicator is not None:
+                self._agreement.check(self._communicator.terms)
+                return
+            needed = self._progress.done or not self._agreement.lives
+            if needed and (terms := self._agreement.come(self._progress)) is not None:
+                self._renew(terms, self._last)
+        except CommunicatorBroken:
+            self._give_up()
+
     def take(self, mean: LocalMean) -> None:
-        deadline = math.inf  # of a mean that has failed
+        deadline, self._last = math.inf, mean  # of a mean that has failed
         while self._progress.done < mean.number:
             try:
                 if self._communicator is None:
-                    self._communicator = self._connect(self._agreement.agree(self._progress))
-                    self._catch_up(self._communicator, mean)
+                    self._renew(self._agreement.agree(self._progress), mean)
                 else:
                     self._sum(self._communicator, mean)
-                self._communicator.idle = True
+                    self._communicator.idle = True
             except (CommunicatorBroken, MemberLost) as broken:
-                communicator, self._communicator = self._communicator, None
-                if communicator is not None:
-                    self._agreement.abandon(communicator.terms)
-                    communicator.end()
+                self._give_up()
                 self._note(mean)
                 deadline = min(deadline, time.monotonic() + self._seconds)
                 if time.monotonic() > deadline:
                     raise LinkError(f"means by {self._way} have ended: {broken}") from broken
                 if self._progress.done < mean.number:
                     mean = mean.share.next(mean.number)  # perhaps without a learner that has died
+
+    def _renew(self, terms: CommunicatorTerms, mean: LocalMean) -> None:
+        """Begin with another communicator; all members come to have the newest mean that one has complete."""
+        self._communicator = communicator = self._connect(terms)
+        self._catch_up(communicator, mean)
+        communicator.idle = True
+
+    def _give_up(self) -> None:
+        """Give up the communicator, if there is one."""
+        communicator, self._communicator = self._communicator, None
+        if communicator is not None:
+            self._agreement.abandon(communicator.terms)
+            communicator.end()
 
     def _note(self, mean: LocalMean) -> None:
         """Note the mean's number where it is complete, by any thread: this host's learners may have used it."""

@@ -6,6 +6,7 @@ has.
     listener     a verdict, and if that is good its own proof
     both         their identities, in a first frame under the first keys
     both         change to keys that depend on all that was said so far, the identities included
+    connector    that it has taken the link; before that the listener gives it to no part of the run
 
 A proof is a keyed hash (HMAC-SHA256, RFC 2104) over all that was said before. It names the role it is made in, so it
 cannot be sent back as the other's, and nonces are fresh, so a recorded conversation opens nothing. Keys come from the
@@ -157,7 +158,7 @@ def sizes(size: int) -> Iterator[int]:
 
 
 MAGIC = b"RNDL"
-PROTOCOL_VERSION = 9
+PROTOCOL_VERSION = 10
 NONCE_BYTES = 32
 PROOF_BYTES = 32
 GREETING = struct.Struct(f"!4sBB{NONCE_BYTES}s")

@@ -117,6 +117,8 @@ SHORTEST_PAUSE, LONGEST_PAUSE = 0.02, 0.5
 """Seconds between attempts to connect: each pause is twice the one before."""
 RELAY = "relay"
 """Role of links to a relay (relay.py)."""
+TAKEN = "taken"
+"""The connector's first word. One that has given a connection up never says it, however late the rest comes through."""
 SMALL_BYTES = 1 << 12
 """Buffer of a thread for records as long as all are small."""
 
@@ -272,10 +274,13 @@ class Link(Stream):
         if wrong:
             wanted = ", ".join(f"{name} {value!r}" for name, value in expected.items())
             raise UnknownPeer(f"{self.peer} is not {wanted}: it says {', '.join(wrong)}")
+        self.send(TAKEN, {})
 
     def admit(self, secret: bytes, hello: dict[str, Any], encrypts: bool, deadline: float) -> None:
         """Admit the other end, as the side that listens."""
         self._exchange_hellos(hello, self._agree(handshake.admit, secret, encrypts, deadline), deadline)
+        if (kind := self.receive(max(0.0, deadline - time.monotonic())).kind) != TAKEN:
+            raise self.blame(f"says {kind!r} before it has taken the link")
 
     def _agree(
         self, how: Callable[..., handshake.Keys], secret: bytes, encrypts: bool, deadline: float

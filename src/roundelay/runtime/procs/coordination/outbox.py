@@ -21,11 +21,14 @@ from roundelay.core.codec import FP32, Codec
 from roundelay.core.effects import Exchange, Fetch, Gather, Quorum, Reach
 from roundelay.core.errors import UserError
 from roundelay.core.flat import WHOLE, VectorFragment
+from roundelay.runtime.backend import RemoteRows
 from roundelay.runtime.messages import Message, Number, Range, plain, read
 from roundelay.runtime.procs.memory.arena import Arena
 from roundelay.runtime.procs.memory.locks import Patience
 from roundelay.runtime.procs.memory.publish import publish
-from roundelay.runtime.procs.memory.views import NONE
+from roundelay.runtime.procs.memory.views import NONE, Integers
+from roundelay.runtime.rows import Row
+from roundelay.runtime.trace import Kind, Trace
 
 LEFT_OUT = -2
 """The answer to a gathering in which the learner's contribution does not count."""
@@ -224,3 +227,38 @@ class Outbox:
             self._patience.until(lambda: self.through, f"an exchange with row {peer}, of another host")
         version = int(self._arena.requests.version[self._rank])
         return None if version == NONE else version
+
+
+@final
+class NotedRemote(RemoteRows):
+    """A learner's way to rows of other hosts, with notes of its requests, and of when it takes an answer."""
+
+    def __init__(self, remote: RemoteRows, trace: Trace, row: Row, asked: Integers) -> None:
+        self._remote, self._trace, self._row, self._asked = remote, trace, row, asked
+        self._looks = self._seen = 0
+
+    def takes(self, row: int) -> bool:
+        return self._remote.takes(row)
+
+    def moved(self, row: int) -> bool:
+        return self._remote.moved(row)
+
+    def ask(self, effect: Reach | Gather) -> None:
+        peer = effect.close.peer if isinstance(effect, Gather) else effect.peer
+        self._looks = self._seen = 0
+        self._trace.note(Kind.ASKED, peer, int(self._asked[self._row.rank]) + 1)
+        self._remote.ask(effect)
+
+    @property
+    def through(self) -> bool:
+        self._looks += 1
+        found = self._remote.through
+        self._seen = self._looks if found else 0
+        return found
+
+    def wait(self, peer: int) -> int | None:
+        version = self._remote.wait(peer)
+        with self._row.lock:
+            said = -1 if version is None else version
+            self._trace.note(Kind.ANSWERED, peer, self._row.version, said, float(self._seen))
+        return version

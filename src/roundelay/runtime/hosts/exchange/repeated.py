@@ -1,0 +1,105 @@
+"""Exchanges between hosts again, of rows that are all here: the two halves of each, with the arithmetic of hosts.
+
+Two moments of each row are noted (notes.py): when it was sent, and when it was changed by the two rows as sent; its
+learner may have changed it in between. Whoever repeats them sees to their order.
+
+Legend: P parameters.
+"""
+
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import final
+
+import torch
+from torch import Tensor
+
+from roundelay.runtime.hosts.exchange.messages import ExchangeTerms
+from roundelay.runtime.hosts.exchange.notes import read_terms
+from roundelay.runtime.hosts.exchange.row_format import Buffer, Scratch, apply_reply, encode, swapped
+from roundelay.runtime.replay.stage import HostExchanges
+from roundelay.runtime.rows import Row
+from roundelay.runtime.trace import Kind, TraceEvent, exchange_of, read_events
+
+
+@dataclass(frozen=True)
+class _Sent:
+    """A row as it was sent: its version and its mass then."""
+
+    hold: Buffer
+    version: int
+    mass: float
+
+
+@final
+class RepeatedExchanges(HostExchanges):
+    """Exchanges between hosts whose notes are in `folder`, with the rows of so many learners.
+
+    Raises:
+        UserError: the notes are damaged.
+    """
+
+    def __init__(self, folder: Path, learners: int) -> None:
+        self._terms: dict[tuple[int, int], ExchangeTerms] = {}  # by the row that travels, and the exchange
+        for row in range(learners):
+            known, events = list(read_terms(folder, row)), read_events(folder, row, carried=True)
+            went = [event for event in events if event.kind is Kind.SENT and event.value >= 0]
+            self._terms |= {(row, event.theirs): known[int(event.value)] for event in went}
+        self._sent: dict[tuple[int, int, int], _Sent] = {}  # by row, and exchange
+        self._errors: dict[tuple[int, bool], Tensor] = {}  # (P,), of a run's codec, by row and whether it travels
+        self._visited: set[tuple[int, int]] = set()  # exchanges that have changed the row that does not travel
+        self._scratch = Scratch()
+
+    def begin(self) -> None:
+        self._sent.clear()
+        self._errors.clear()
+        self._visited.clear()
+
+    def may(self, row: int, event: TraceEvent) -> bool:
+        exchange = exchange_of(row, event)
+        if event.kind is Kind.SENT:
+            return True
+        return exchange in self._visited if row == exchange[0] else (event.peer, *exchange) in self._sent
+
+    def do(self, row: Row, event: TraceEvent) -> None:
+        """Do an event to a row, without locks.
+
+        Raises:
+            ValueError: the row is at another version.
+        """
+        if row.version != event.mine:
+            raise ValueError(f"row {row.rank} is at version {row.version}; recorded: {event}")
+        exchange = exchange_of(row.rank, event)
+        terms = self._terms[exchange]
+        if event.kind is Kind.SENT:
+            hold, error = Buffer(len(row.vector)), None
+            if terms.by_run and not terms.codec.exact:
+                error = self._errors.setdefault((row.rank, row.rank == exchange[0]), torch.zeros(len(row.vector)))
+            mass = row.weight if terms.decay is not None else 0.0
+            encode(row, terms.fragment, terms.codec, hold, error, self._scratch)
+            self._sent[row.rank, *exchange] = _Sent(hold, event.mine, mass)
+        else:
+            self._take(row, exchange, event.peer, terms)
+
+    def _take(self, row: Row, exchange: tuple[int, int], peer: int, terms: ExchangeTerms) -> None:
+        """Change a row by the two rows as sent, its own and the other."""
+        mine, theirs = self._sent[row.rank, *exchange], self._sent[peer, *exchange]
+        travels, share = row.rank == exchange[0], None
+        if terms.decay is not None:
+            travelled, visited = (mine, theirs) if travels else (theirs, mine)
+            share = replace(terms, mass=travelled.mass).share(visited.mass)
+            row.fade(mine.mass, terms.decays[0 if travels else 1])
+            if (terms.asked is None) == travels:
+                row.meets(peer, share)
+        came = Buffer(len(row.vector))  # the rule changes both rows that it is given
+        came.filled(terms.fragment.size, terms.codec)[:] = theirs.hold.filled(terms.fragment.size, terms.codec)
+        rule = terms.applied(share=share)
+        row.begin()
+        untouched = row.version == mine.version
+        vectors = mine.hold, came, self._scratch, rule if travels else swapped(rule), ()
+        apply_reply(row, terms.fragment, terms.codec, *vectors, untouched)
+        row.end()
+        if travels:  # which is changed last
+            del self._sent[row.rank, *exchange], self._sent[peer, *exchange]
+            self._visited.discard(exchange)
+        else:
+            self._visited.add(exchange)
