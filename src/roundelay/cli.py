@@ -28,7 +28,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     can mend, 130 if interrupted, 128 plus its number after another signal."""
     words = sys.argv[1:] if arguments is None else arguments
     if not words:
-        console.print(f"{ABOUT}\n\n{FIRST_STEPS}", markup=False, end="")
+        console.print(f"{ABOUT}\n\n{FIRST_STEPS}", end="")
         return 0
     try:
         with tidy():

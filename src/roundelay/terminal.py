@@ -34,10 +34,11 @@ def _acts(character: str) -> bool:
 
 
 class _Shown(Console):
-    """Prints text as text: codes in files of other people are shown, never obeyed, and `dpsgd:ring:` is no picture."""
+    """Prints text as text: codes in files of other people are shown, never obeyed, `dpsgd:ring:` is no picture, and
+    `[b]` in a name no bold."""
 
     def __init__(self, **options: Any) -> None:
-        super().__init__(emoji=False, **options)
+        super().__init__(emoji=False, markup=False, **options)
 
     def print(self, *objects: Any, **options: Any) -> None:
         super().print(*(visible(one) if isinstance(one, str) else one for one in objects), **options)
@@ -140,7 +141,7 @@ class Bar:
         if self._over:
             self._write_over("")
         if self._what and not self._quiet:
-            console.print("  ".join(part for part in (self._what, self._note) if part), markup=False)
+            console.print("  ".join(part for part in (self._what, self._note) if part))
         self._what = self._note = ""
 
     def _write_over(self, line: str) -> None:

@@ -3,8 +3,6 @@ a process that knows nothing of the GPU."""
 
 import os
 import signal
-import subprocess
-import sys
 from dataclasses import dataclass, replace
 from pathlib import Path
 
@@ -28,6 +26,7 @@ from roundelay_speech.models import BlstmConfig, DnnConfig, ModelConfig
 from support.blobs import Blobs
 from support.clusters import MINIBATCH, cluster, plan
 from support.on_gpu import DEVICE, NEEDED, ON_GPU
+from support.processes import run_python
 from support.toy_corpus import FILTERS
 from support.toy_models import toy
 
@@ -189,8 +188,7 @@ assert os.waitpid(child, 0)[1] == 0
 def test_the_fork_server_leaves_the_device_alone(imports: str) -> None:
     """A process that has asked CUDA anything cannot be forked into one that uses it."""
     script = IMPORTING.format(imports=imports, device=DEVICE)
-    done = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, timeout=110, check=False)
-    assert done.returncode == 0, done.stderr
+    run_python("-c", script)
 
 
 @pytest.mark.skipif(not ON_GPU, reason="the question is the GPU's")

@@ -11,7 +11,6 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from roundelay.cli import main
-from roundelay.core.errors import UserError
 from roundelay.core.progress import Silent
 from roundelay.core.streams import stream
 from roundelay_speech.audio.reading import read_audio
@@ -25,6 +24,7 @@ from roundelay_speech.lexicon.cleaning import Change, Cleaner
 from roundelay_speech.lexicon.lexicon import Lexicon, NearWords, bare
 from roundelay_speech.prepared import Corpus, load_corpus
 from support.corpora import RATE, kaldi_corpus, prepared, recorded, speechlike, write_lines
+from support.said import refusal
 
 SPLITS = {
     "train": {"a-1": "YES NO", "a-2": "GO", "b-1": "NO NO", "b-2": "YES"},
@@ -43,9 +43,7 @@ def prepare(source: Path, **options: Any) -> Corpus:
 
 
 def refused(source: Path, **options: object) -> str:
-    with pytest.raises(UserError) as error:
-        prepare(source, **options)
-    return str(error.value)
+    return refusal(prepare, source, **options)
 
 
 # rates ----------------------------------------------------------------------------------------------------------------

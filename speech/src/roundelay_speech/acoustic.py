@@ -35,6 +35,7 @@ from roundelay.strategies.hadpsgd import HAdPsgd
 from roundelay_speech.acoustic_task import HELD_OUT, TRAIN, AcousticTask, Units
 from roundelay_speech.data.problems import counted, listing
 from roundelay_speech.hmm.alignment import SUMMARY, require_summary
+from roundelay_speech.kaldi_io.tables import symbol_table
 from roundelay_speech.model_input import ModelInput
 from roundelay_speech.models import AcousticNetwork
 from roundelay_speech.objectives import LfMmi
@@ -310,5 +311,4 @@ def save_model(task: AcousticTask, x: Tensor, path: Path) -> None:
     )
     write_checked(path.with_name(MODEL_META), plain(sizes), [path.name])
     if task.units is not None:
-        lines = [f"{name} {column}\n" for column, name in enumerate(task.units.columns)]
-        write_text(path.with_name(UNITS), "".join(lines))
+        write_text(path.with_name(UNITS), symbol_table(task.units.columns))

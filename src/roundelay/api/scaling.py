@@ -1,7 +1,6 @@
 """Seconds to a loss of several learners and of one, from Python: scaling."""
 
 from collections.abc import Callable, Sequence
-from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -43,9 +42,7 @@ def scaling(
     """
     given = [*overrides] if is_script(str(source)) else texts(overrides)
     folder = None if exp is None else Path(exp)
-    return measure(
-        str(source), given, WantedWays(strategies, **wanted), folder, progress, partial(console.print, markup=False)
-    )[0]
+    return measure(str(source), given, WantedWays(strategies, **wanted), folder, progress, console.print)[0]
 
 
 def measure(

@@ -123,9 +123,9 @@ class _Listing:
             write(json_text(told))
             return
         for name, (about, its) in known.items():
-            console.print(f"{name}: {about}", markup=False)
+            console.print(f"{name}: {about}")
             for option in its:
-                console.print(f"    {_option(option)}", markup=False)
+                console.print(f"    {_option(option)}")
 
     def options(self, its: "Sequence[Option]") -> None:
         """Print options alone."""
@@ -133,7 +133,7 @@ class _Listing:
             write(json_text([asdict(option) for option in its]))
             return
         for option in its:
-            console.print(_option(option), markup=False)
+            console.print(_option(option))
 
 
 def _option(option: "Option") -> str:

@@ -71,14 +71,12 @@ def _scaling(options: argparse.Namespace) -> int:
         options.hosts,
     )
     width = console.width if console.is_terminal else TABLE_WIDTH
-    found, interrupt = measure(
-        options.recipe, given, wanted, options.exp, Bar(quiet=True), partial(console.print, markup=False), width
-    )
+    found, interrupt = measure(options.recipe, given, wanted, options.exp, Bar(quiet=True), console.print, width)
     if not found.files:
-        console.print(found.table, markup=False)
+        console.print(found.table)
         return status(interrupt.why) if interrupt.asked else 0
     folder = found.files[0].parent
-    console.print(f"\n{found.table}\n\nwritten: {', '.join(map(str, found.files))}", markup=False)
+    console.print(f"\n{found.table}\n\nwritten: {', '.join(map(str, found.files))}")
     for note in found.notes:
         complain(note)
     if interrupt.asked:

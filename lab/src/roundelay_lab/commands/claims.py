@@ -55,11 +55,11 @@ def _list() -> int:
     for one in settled():
         claim, evidence = one.claim, one.evidence
         head = f"{claim.number:>2}  {one.judgement.verdict.value:<9} {one.chance:>6}  {claim.name}: {claim.title}"
-        console.print(head, markup=False)
-        console.print(f"{'':22}{one.short}", markup=False)
+        console.print(head)
+        console.print(f"{'':22}{one.short}")
         took = f"  ({seconds(evidence.seconds)} on {evidence.machine})" if evidence else ""
         if claim.experiment is not None:
-            console.print(f"{'':22}{claim.command}{took}", markup=False)
+            console.print(f"{'':22}{claim.command}{took}")
     return 0
 
 
@@ -67,7 +67,7 @@ def _write(options: argparse.Namespace) -> int:
     from roundelay_lab.claims.page import write_page
 
     for path in write_page(options.out or Path("docs")):
-        console.print(f"written: {path}", markup=False)
+        console.print(f"written: {path}")
     return 0
 
 
@@ -84,7 +84,7 @@ def _work(options: argparse.Namespace) -> int:
 
     folders = ClaimFolders(options.out or Path("exp/claims"), options.source, options.lexicon)
     interrupt, far, regime = Interrupt(), 0, options.what == "regime"
-    ways = Ways(Bar(quiet=True), lambda line: console.print(line, markup=False), interrupt)
+    ways = Ways(Bar(quiet=True), console.print, interrupt)
     with stopping(interrupt):
         for claim in claims:
             seeded = claim if regime or options.first_seed is None else claim.with_seeds(options.first_seed)
@@ -122,9 +122,9 @@ def _judge(claim: "Claim", evidence: "Evidence") -> int:
     ]
     print_table(["check", "", "mean", "end of the interval", ""], rows, left=2)
     settled = Settled(claim, evidence, judgement)
-    console.print(f"{claim.name}: {judgement.verdict.value}. {settled.sure}", markup=False)
+    console.print(f"{claim.name}: {judgement.verdict.value}. {settled.sure}")
     apart = landed(claim, list(evidence.rows))
     if apart is not None:
         told, where = "\n  ".join(apart) or "all configurations", "outside" if apart else "within"
-        console.print(f"{where} the stated spread of the evidence that comes with the package: {told}", markup=False)
+        console.print(f"{where} the stated spread of the evidence that comes with the package: {told}")
     return len(apart or ())

@@ -70,7 +70,7 @@ def _storm(options: argparse.Namespace) -> None:
         found = run_storm(chosen, Bar())  # nothing is run again; the results have word errors now
     _print(found)
     page = write_page(found, chosen, options.out / "storm.html")
-    console.print(f"the page, with a film of it: {page}", markup=False)
+    console.print(f"the page, with a film of it: {page}")
 
 
 def _check(options: argparse.Namespace) -> None:
@@ -118,13 +118,9 @@ def _print(found: "StormResult") -> None:
         lines.append((kind, f"{len(some)}", *cells))
     if lines:
         print_table(["fault", "times", "s until others go on", "s until all are back"], lines)
-    console.print(
-        found.whole + (f"; {found.storm.left} processes are left" if found.storm.left else ""),
-        markup=False,
-    )
+    console.print(found.whole + (f"; {found.storm.left} processes are left" if found.storm.left else ""))
     if (calmed := found.storm.since_training().calmed) is not None:
         console.print(
             f"with more faults the run would not have ended: there were none after {calmed:.0f} s, so that is the most "
-            "it can be",
-            markup=False,
+            "it can be"
         )

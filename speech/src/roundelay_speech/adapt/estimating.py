@@ -15,13 +15,11 @@ from typing import Any, ParamSpec, TypeVar
 import numpy as np
 import numpy.typing as npt
 
-from roundelay.core.cores import cores
-from roundelay.core.files import atomic_write
 from roundelay.core.progress import Progress, tracked
 from roundelay_speech.adapt.config import AdaptConfig, Unit
 from roundelay_speech.adapt.fmllr import Estimate, estimate
 from roundelay_speech.adapt.ivector import counted
-from roundelay_speech.data.arrays import Float32, Float64, Ints
+from roundelay_speech.data.arrays import Float32, Float64, Ints, save_array
 from roundelay_speech.data.manifest import Utterance
 from roundelay_speech.data.processes import Workers, start_workers
 from roundelay_speech.features.store import FeatureStore
@@ -70,26 +68,15 @@ class Estimators:
     def _each(
         self, function: Callable[..., R], jobs: Iterator[Any], groups: Groups, progress: Progress, what: str
     ) -> dict[str, R]:
-        found = {}
-        for name, result in tracked(
-            progress, what, zip(groups, self._workers.in_order(function, jobs), strict=True), len(groups)
-        ):
-            found[name] = result
-        return found
+        results = zip(groups, self._workers.in_order(function, jobs), strict=True)
+        return dict(tracked(progress, what, results, len(groups)))
 
 
 @contextmanager
 def estimators(workers: int = 0) -> Iterator[Estimators]:
     """Start the workers, 0 for as many as there are cores; they end with the block."""
-    with start_workers(workers or cores(), _OpenFiles) as running:
+    with start_workers(workers, _OpenFiles) as running:
         yield Estimators(running)
-
-
-def save_array(path: Path, array: npt.NDArray[Any]) -> Path:
-    """Write an array where workers find it."""
-    with atomic_write(path) as file:
-        np.save(file, array, allow_pickle=False)
-    return path
 
 
 class _OpenFiles:

@@ -29,7 +29,7 @@ from roundelay.core.files import atomic_write, json_line, write_text
 from roundelay_speech.adapt.ivector import Extractor
 from roundelay_speech.adapt.sat import Models
 from roundelay_speech.adapt.vectors import VectorModels
-from roundelay_speech.data.arrays import BROKEN
+from roundelay_speech.data.arrays import BROKEN, save_array
 from roundelay_speech.hmm.alignment import LOG
 from roundelay_speech.hmm.gmm import load_mixtures, save_mixtures
 
@@ -82,8 +82,7 @@ def save_models(
         np.savez(file, projection=models.projection, context=np.array(models.context))
     save_mixtures(folder / _INDEPENDENT, models.independent)
     save_mixtures(folder / _ADAPTED, models.adapted)
-    with atomic_write(folder / _LABELS) as file:
-        np.save(file, labels, allow_pickle=False)
+    save_array(folder / _LABELS, labels)
     write_text(folder / LOG, "".join(json_line(line) + "\n" for line in log))
     told = {"version": ADAPTATION_VERSION, "made_from": dict(made_from)}
     write_checked(folder / MODELS, told, [_PROJECTION, _INDEPENDENT, _ADAPTED, _LABELS])

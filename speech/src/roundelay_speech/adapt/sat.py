@@ -32,9 +32,9 @@ import numpy as np
 import numpy.typing as npt
 
 from roundelay.core.streams import stream
-from roundelay_speech.adapt.estimating import Groups, Workplace, save_array, speaker_transforms, transformed
+from roundelay_speech.adapt.estimating import Groups, Workplace, speaker_transforms, transformed
 from roundelay_speech.adapt.fmllr import Estimate, posteriors
-from roundelay_speech.data.arrays import Float32, Float64, Ints
+from roundelay_speech.data.arrays import Float32, Float64, Ints, save_array
 from roundelay_speech.features.store import FeatureStore
 from roundelay_speech.hmm.flat_start import AlignConfig, EmTraining
 from roundelay_speech.hmm.gmm import CEPSTRA, Mixtures, all_cepstra, load_mixtures, rows_of

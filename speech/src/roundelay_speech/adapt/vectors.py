@@ -15,9 +15,9 @@ import numpy.typing as npt
 
 from roundelay.core.progress import tracked
 from roundelay.core.streams import stream
-from roundelay_speech.adapt.estimating import Groups, StatisticsFiles, Workplace, save_array
+from roundelay_speech.adapt.estimating import Groups, StatisticsFiles, Workplace
 from roundelay_speech.adapt.ivector import Counts, Extractor, added
-from roundelay_speech.data.arrays import Float32, Float64
+from roundelay_speech.data.arrays import Float32, Float64, save_array
 from roundelay_speech.features.store import FeatureStore
 from roundelay_speech.hmm.gmm import (
     STD_FLOOR,

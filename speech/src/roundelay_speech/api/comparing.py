@@ -2,7 +2,6 @@
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from functools import partial
 from pathlib import Path
 
 from roundelay.core.configure import Overrides, texts
@@ -54,7 +53,7 @@ def compare(
     """
     wanted = contenders if isinstance(contenders, Contenders) else Contenders(contenders, (1, 4), 3)
     grid = plan(str(recipe), texts(overrides), wanted, None if exp is None else Path(exp))
-    return run_plan(grid, judging, progress or Bar(quiet=True), partial(console.print, markup=False))[0]
+    return run_plan(grid, judging, progress or Bar(quiet=True), console.print)[0]
 
 
 def run_plan(
@@ -90,8 +89,7 @@ def evaluate_folds(
         UserError: no such recipe or corpus; fewer speakers than folds; a fold failed or was interrupted.
     """
     planned = plan_folds(str(recipe), texts(overrides), folds, None if exp is None else Path(exp))
-    announce = partial(console.print, markup=False)
-    outcomes, pooled, _ = run_planned_folds(planned, progress or Bar(quiet=True), announce)
+    outcomes, pooled, _ = run_planned_folds(planned, progress or Bar(quiet=True), console.print)
     if pooled is None:
         failed = [f"{outcome.cell.exp}: {outcome.error or outcome.state.value}" for outcome in outcomes]
         raise UserError("Some folds are not finished; the same call goes on:\n" + "\n".join(failed))

@@ -33,7 +33,6 @@ from roundelay_speech.data.arrays import Samples
 
 _WHO = "--detector silero"
 _WINDOWS, _CONTEXT = {8000: 256, 16000: 512}, {8000: 32, 16000: 64}  # samples, by sampling rate
-_FRAMES_PER_SECOND = 100
 
 
 def _session() -> Any:
@@ -95,7 +94,7 @@ class Silero:
 
     def _window(self, frames: npt.NDArray[np.int64]) -> npt.NDArray[np.int64]:
         """Return the windows in which frames begin."""
-        return frames * self._rate // (_FRAMES_PER_SECOND * _WINDOWS[self._rate])
+        return frames * self._rate // (FRAMES_PER_SECOND * _WINDOWS[self._rate])
 
 
 Decibels = npt.NDArray[np.float32]
@@ -181,7 +180,8 @@ class Activity:
         """Return stretches of speech in these frames, without hangover."""
         if self._silero is None:
             return speech_spans(self.level)
-        return likely_spans(self._silero.frames(self.first, self.first + len(self)))
+        chances = self._silero.frames(self.first, self.first + len(self))
+        return _standing_out(chances >= _UNLIKELY, chances >= _LIKELY)
 
     def anybody(self) -> bool:
         """Return False if there can be no speech in these frames.
@@ -266,13 +266,12 @@ def speech_spans(level: Decibels) -> list[Span]:
         last = first + FRAMES_PER_SECOND
         around = level[max(0, first - _AROUND * FRAMES_PER_SECOND) : last + _AROUND * FRAMES_PER_SECOND]
         on[first:last], off[first:last] = thresholds(around)
-    spans = [span for span in _runs(level >= off) if (level[slice(*span)] >= on[slice(*span)]).any()]
-    return [span for span in joined(spans, _CLOSURE) if span[1] - span[0] >= _BURST]
+    return _standing_out(level >= off, level >= on)
 
 
-def likely_spans(chances: npt.NDArray[np.float32]) -> list[Span]:
-    """Return the stretches of speech where a detector gives its chance for each frame (T,)."""
-    spans = [span for span in _runs(chances >= _UNLIKELY) if (chances[slice(*span)] >= _LIKELY).any()]
+def _standing_out(possible: npt.NDArray[np.bool_], sure: npt.NDArray[np.bool_]) -> list[Span]:
+    """Return stretches of speech: of frames (T,) that may be, around some that are, with closures, and no clicks."""
+    spans = [span for span in _runs(possible) if sure[slice(*span)].any()]
     return [span for span in joined(spans, _CLOSURE) if span[1] - span[0] >= _BURST]
 
 

@@ -42,13 +42,12 @@ def _adapt(options: argparse.Namespace) -> None:
     if found.identities:
         console.print(
             f"{counted(len(found.identities), 'transform')} of {found.speakers} are the identity, for want of speech "
-            f"(adapt.min_frames):\n{listing(found.identities)}",
-            markup=False,
+            f"(adapt.min_frames):\n{listing(found.identities)}"
         )
     again = " (there already, from the same corpus and configuration)" if found.again else ""
     data = recipe.corpus if options.corpus is None else options.corpus
     following = command_of_features(data, found.folder / FEATURES_FILE)
-    console.print(f"adaptation is ready in {found.folder}{again}\nnext: {following}", markup=False)
+    console.print(f"adaptation is ready in {found.folder}{again}\nnext: {following}")
 
 
 def command_of_features(data: Path, features: Path) -> str:

@@ -43,7 +43,7 @@ def _demo(options: argparse.Namespace) -> int:
 
     need("demo", "demo")
     for step in demo_steps(options.folder):
-        console.print(f"\n$ roundelay {' '.join(step)}", markup=False)
+        console.print(f"\n$ roundelay {' '.join(step)}")
         if code := main([*step, *["--quiet"] * options.quiet, *["--verbose"] * options.verbose]):
             return code
     return 0

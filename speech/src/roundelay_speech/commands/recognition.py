@@ -119,21 +119,19 @@ def _decode_into(options: argparse.Namespace) -> None:
             console.print(
                 f"{options.out or exp} {found.split}: {_errors(found)}  acoustic scale {found.search.scale:g}, "
                 f"word cost {found.search.word_cost or 0.0:g}, beam {found.search.beam:g}, at most "
-                f"{found.search.max_active:,} paths, {found.real_time_factor:.4f} x real time on one core",
-                markup=False,
+                f"{found.search.max_active:,} paths, {found.real_time_factor:.4f} x real time on one core"
             )
             if (units := found.unit_errors) is not None:
                 console.print(
                     f"  units read off without lexicon and language model: {units.wer:.2f} % errors "
-                    f"({units.total:,} of {units.ref:,})",
-                    markup=False,
+                    f"({units.total:,} of {units.ref:,})"
                 )
             for name, part in found.subsets.items():
-                console.print(f"  {name}: {part}", markup=False)
+                console.print(f"  {name}: {part}")
             if found.unknown_words:
-                console.print(f"  {unknown_words(found.unknown_words, found.score.errors.ref)}", markup=False)
+                console.print(f"  {unknown_words(found.unknown_words, found.score.errors.ref)}")
         for sentence in done[0].edges if done else ():
-            console.print(f"  {sentence}", markup=False)
+            console.print(f"  {sentence}")
 
 
 def unknown_words(unknown: Mapping[str, int], said: int) -> str:
@@ -177,4 +175,4 @@ def _score(options: argparse.Namespace) -> None:
         **picked(options, "interval", "per_speaker", "subsets", "by", "table", "confusions", "errors"),
     )
     for text in answers(asked, rules, wanted):
-        console.print(text, markup=False)
+        console.print(text)

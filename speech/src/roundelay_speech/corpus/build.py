@@ -26,7 +26,7 @@ from roundelay_speech.corpus.checks import (
     stress_remark,
     unknown_genders,
 )
-from roundelay_speech.corpus.formats.kaldi import KaldiOptions, read_data_dir_with
+from roundelay_speech.corpus.formats.kaldi import KaldiOptions, read_data_dir
 from roundelay_speech.corpus.formats.lhotse import find_parts, read_part
 from roundelay_speech.corpus.formats.lhotse_loading import LhotseOptions
 from roundelay_speech.corpus.formats.matrices import GivenFeatures, store_matrices
@@ -119,7 +119,7 @@ def prepare_kaldi(
     read, faults = {}, []
     for split, directory in splits.items():  # the faults of all of them in one round
         try:
-            read[split] = read_data_dir_with(source / directory, source, reading, progress)
+            read[split] = read_data_dir(source / directory, source, reading, progress)
         except UserError as error:
             faults.append(str(error))
     if faults:

@@ -11,6 +11,8 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
+from roundelay.core.files import atomic_write
+
 Float32 = npt.NDArray[np.float32]
 Samples = npt.NDArray[np.float32]
 Float64 = npt.NDArray[np.float64]
@@ -52,6 +54,13 @@ def npy_header(rows: int, columns: int) -> bytes:
     header = buffer.getvalue()
     assert len(header) == HEADER_BYTES
     return header
+
+
+def save_array(path: Path, array: npt.NDArray[Any]) -> Path:
+    """Write an array to a .npy file, whole or not at all; return the path."""
+    with atomic_write(path) as file:
+        np.save(file, array, allow_pickle=False)
+    return path
 
 
 def map_array(path: Path) -> Any:

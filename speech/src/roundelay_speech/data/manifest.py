@@ -10,7 +10,7 @@ import re
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, get_args, get_type_hints
 
 from roundelay.core.errors import UserError
 from roundelay.core.files import write_text
@@ -62,26 +62,12 @@ class Utterance:
 
 
 _TYPES: Mapping[str, tuple[type, ...]] = {
-    "id": (str,),
-    "recording_id": (str,),
-    "path": (str,),
-    "start": (float, int),
-    "duration": (float, int),
-    "channel": (int,),
-    "sampling_rate": (int,),
-    "num_samples": (int,),
-    "speaker": (str,),
-    "text": (str,),
-    "gender": (str, type(None)),
-    "language": (str, type(None)),
-    "speed": (float, int),
-    "subset": (str, type(None)),
-    "warp": (float, int),
-    "distortion": (str,),
+    name: (float, int) if hint is float else get_args(hint) or (hint,)
+    for name, hint in get_type_hints(Utterance).items()
 }
 _MOST = 2**48  # beyond any sound; numbers of JSON have no end
 _SURROGATE = re.compile("[\ud800-\udfff]")
-_OPTIONAL = {"gender", "language", "speed", "subset", "warp", "distortion"}
+_OPTIONAL = {field.name for field in dataclasses.fields(Utterance) if field.default is not dataclasses.MISSING}
 _WANTED = {str: "text", float: "a number", int: "a whole number"}
 
 

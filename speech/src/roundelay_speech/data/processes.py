@@ -13,6 +13,7 @@ from concurrent.futures.process import BrokenProcessPool
 from contextlib import contextmanager
 from typing import Any, ParamSpec, TypeVar
 
+from roundelay.core.cores import cores
 from roundelay.core.errors import UserError
 from roundelay.core.parent import die_with_parent
 from roundelay.core.script import SpawnWithoutScript, of_the_script
@@ -89,13 +90,15 @@ def batched(items: Iterable[B], most: float, size: Callable[[B], float] = lambda
 
 @contextmanager
 def start_workers(workers: int, make: Callable[..., object] | None = None, *arguments: Any) -> Iterator[Workers]:
-    """Start processes, each of which keeps `make(*arguments)` if that is given; they end with the block.
+    """Start processes, 0 for as many as there are cores, each of which keeps `make(*arguments)` if that is given; they
+    end with the block.
 
     Raises:
         UserError: they do not start.
     """
     # Not fork: the caller may run threads (torch does), and a fork of a threaded process can hang.
     context = multiprocessing.get_context("spawn") if make is None or of_the_script(make) else SpawnWithoutScript()
+    workers = workers or cores()
     pool = ProcessPoolExecutor(workers, context, initializer=_begin, initargs=(make, arguments))
     with one_thread_each():  # for as long as the pool may start processes, which is until its end
         try:

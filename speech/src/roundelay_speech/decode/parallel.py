@@ -204,7 +204,7 @@ def decoders(
         yield decoder_here(graph, pronouncing, rescorer)
         return
     del graph
-    with start_workers(workers or cores(), _load, graph_folder, pronouncing) as running:
+    with start_workers(workers, _load, graph_folder, pronouncing) as running:
         yield Decoders(running, pronouncing, rescorer)
 
 

@@ -129,14 +129,8 @@ def check_fit(
     names = sorted((n for n in task.spoken if n not in task.failed), key=lambda n: fold_of.get(n, 0))
     others = _others(task.spoken, names, lexicon, seed)
     names = [name for name in names if others[name]]
-    scored = {}
-    for found in tracked(
-        progress,
-        "comparing transcripts",
-        run.scored(to_score(n, [task.spoken[n].words, *(task.spoken[o].words for o in others[n])]) for n in names),
-        len(names),
-    ):
-        scored[found.id] = found
+    jobs = (to_score(n, [task.spoken[n].words, *(task.spoken[o].words for o in others[n])]) for n in names)
+    scored = {one.id: one for one in tracked(progress, "comparing transcripts", run.scored(jobs), len(names))}
     fits = {name: _fit(one, one.scores[0]) for name, one in scored.items()}
     median = float(np.median(list(fits.values()))) if fits else 1.0
     unit = max(median, _NONE_FITS)

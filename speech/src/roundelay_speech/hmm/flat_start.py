@@ -35,7 +35,7 @@ from roundelay.core.errors import UserError
 from roundelay.core.files import atomic_write, json_line, read_json, write_json, write_text
 from roundelay.core.progress import Progress, Silent, mention
 from roundelay.core.streams import stream
-from roundelay_speech.data.arrays import Float32
+from roundelay_speech.data.arrays import Float32, save_array
 from roundelay_speech.features.store import FeatureStore
 from roundelay_speech.hmm.align import Aligned
 from roundelay_speech.hmm.alignment import FIT_FILE, GMM, LOG, MONO, AlignSummary, silence_share
@@ -249,8 +249,7 @@ def train_alignments(
         return there
     with scratch_folder(out) as scratch:
         frames = all_cepstra(store)
-        with atomic_write(scratch / "frames.npy") as file:
-            np.save(file, frames, allow_pickle=False)
+        save_array(scratch / "frames.npy", frames)
         lexicon = corpus.alignment_lexicon
         if config.position_dependent:
             lexicon = lexicon.by_position()
@@ -371,7 +370,7 @@ class EmTraining:
                 line |= self.realign(Pass(tree_file, file, config.scale, (config.beam, config.retry_beam)))
             relabelled = number == 0 or number in realign_at
             if relabelled or number == begun:
-                pdfs = self.save_pdfs(f"{stage}-{number}")
+                pdfs = save_array(self.scratch / f"{stage}-{number}.npy", self.labels.pdf)
             mixtures = self.run.reestimate(mixtures, file, pdfs)
             if number < growing and mixtures.components < gaussians:
                 target = tree.num_pdfs + (gaussians - tree.num_pdfs) * (number + 1) // growing
@@ -421,13 +420,6 @@ class EmTraining:
         """Put mixtures where workers find them, under a new name for every version; return the path."""
         path = self.scratch / f"{name}.npz"
         save_mixtures(path, mixtures)
-        return path
-
-    def save_pdfs(self, name: str) -> Path:
-        """Put the present alignment where workers find it."""
-        path = self.scratch / f"{name}.npy"
-        with atomic_write(path) as file:
-            np.save(file, self.labels.pdf, allow_pickle=False)
         return path
 
     def tree_file(self, tree: DecisionTree, stage: str) -> Path:

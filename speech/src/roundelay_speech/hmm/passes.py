@@ -15,7 +15,6 @@ from typing import TypeVar
 import numpy as np
 import numpy.typing as npt
 
-from roundelay.core.cores import cores
 from roundelay.core.files import read_json
 from roundelay_speech.data.arrays import Float32
 from roundelay_speech.data.processes import Workers, batched, start_workers
@@ -123,7 +122,7 @@ def aligners(material: Material, workers: int = 0) -> Iterator[Aligners]:
     Even a single worker is a process of its own: it computes with one thread, and how many threads add up a matrix
     product changes the last bits of it, which an alignment remembers.
     """
-    with start_workers(workers or cores(), Worker, material) as running:
+    with start_workers(workers, Worker, material) as running:
         yield Aligners(running)
 
 

@@ -21,9 +21,9 @@ import numpy.typing as npt
 
 from roundelay.core.checksums import write_checked
 from roundelay.core.errors import UserError
-from roundelay.core.files import atomic_write, json_line, write_json, write_text
+from roundelay.core.files import json_line, write_json, write_text
 from roundelay.core.progress import Progress
-from roundelay_speech.data.arrays import Float32
+from roundelay_speech.data.arrays import Float32, save_array
 from roundelay_speech.data.problems import counted, listing
 from roundelay_speech.features.store import FeatureStore
 from roundelay_speech.hmm.align import Aligned, shortest
@@ -68,8 +68,7 @@ class Labels:
         """Write all files of an alignment but the models, the log and the fit; align.json last."""
         (out / SUMMARY).unlink(missing_ok=True)  # a mixture of two alignments must not look whole
         for name, array in ((PDFS, self.pdf), (PHONES, self.phones), (STATE_FILE, self.states)):
-            with atomic_write(out / name) as file:
-                np.save(file, array, allow_pickle=False)
+            save_array(out / name, array)
         write_json(out / TREE, tree.to_json())
         told = {key: value for key, value in asdict(summary).items() if key != "again"}
         beside = [name for name in BESIDE if (out / name).exists()]

@@ -7,7 +7,7 @@ import gzip
 import io
 import os
 import zlib
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from typing import BinaryIO
@@ -42,12 +42,15 @@ class ByteSource:
 
     def some(self, length: int) -> bytes:
         """Return up to `length` bytes; fewer only at the end."""
+        return self._read(self.file.read, length)
+
+    def _read(self, read: Callable[[int], bytes], most: int) -> bytes:
         try:
-            read = self.file.read(length)
+            found = read(most)
         except (OSError, EOFError, zlib.error) as error:
             raise self.failure(f"cannot be read ({error}); get the file again") from None
-        self.position += len(read)
-        return read
+        self.position += len(found)
+        return found
 
     def exactly(self, length: int, what: str, key: str | None) -> bytes:
         """Return `length` bytes; no room is made for more than there are."""
@@ -67,11 +70,7 @@ class ByteSource:
     def line(self, key: str | None) -> bytes:
         """Return the rest of the line, without its end."""
         start = self.position
-        try:
-            read = self.file.readline(_LONGEST_LINE)
-        except (OSError, EOFError, zlib.error) as error:
-            raise self.failure(f"cannot be read ({error}); get the file again") from None
-        self.position += len(read)
+        read = self._read(self.file.readline, _LONGEST_LINE)
         if len(read) == _LONGEST_LINE:
             raise self.failure(f"a line of more than {_LONGEST_LINE} bytes; this is no archive", start, key)
         # A list of numbers that ends with the file may have been longer; one that ends with its bracket is whole.

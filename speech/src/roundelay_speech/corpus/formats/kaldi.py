@@ -79,25 +79,16 @@ class _Files:
     of_recordings: tuple[Table, dict[str, float]] | None  # reco2dur
 
 
-def read_data_dir_by(directory: Path, root: Path, on_bad: BadPolicy) -> tuple[list[Utterance], list[LeftOut]]:
-    """Return the utterances of a Kaldi data directory, sorted by id, with absolute paths; and those left out, with the
-    reason: under `skip`, with an empty transcript or without audio.
+def read_data_dir(
+    directory: Path, root: Path, options: KaldiOptions = KaldiOptions(), progress: Progress | None = None
+) -> DataDir:
+    """Read the utterances of a Kaldi data directory; under `skip`, those with an empty transcript or without audio are
+    left out.
 
     Raises:
         UserError: a file is missing or faulty, or files disagree, under either policy; under `error`, transcripts are
-            empty, audio is missing or unreadable. Everything wrong is listed together with file:line.
-    """
-    read = read_data_dir_with(directory, root, KaldiOptions(on_bad=on_bad))
-    return read.utterances, read.left_out
-
-
-def read_data_dir_with(
-    directory: Path, root: Path, options: KaldiOptions = KaldiOptions(), progress: Progress | None = None
-) -> DataDir:
-    """Read as `read_data_dir_by` does, with all options.
-
-    Raises:
-        UserError: as `read_data_dir`, listing everything; a broken or missing matrix of features is like missing audio.
+            empty, audio or a matrix of features is missing or unreadable. Everything wrong is listed together with
+            file:line.
     """
     if not directory.is_dir():
         raise UserError(f"{directory}: no such folder; expected a Kaldi data directory (wav.scp, text, utt2spk).")

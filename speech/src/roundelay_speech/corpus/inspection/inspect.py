@@ -10,7 +10,7 @@ import numpy as np
 from roundelay.core.errors import UserError
 from roundelay.core.progress import Progress
 from roundelay_speech.corpus.checks import WITHOUT_SOUND, one_rate, shared_speakers, spelling_remark, unknown_genders
-from roundelay_speech.corpus.formats.kaldi import KaldiOptions, read_data_dir_with
+from roundelay_speech.corpus.formats.kaldi import KaldiOptions, read_data_dir
 from roundelay_speech.corpus.inspection.findings import Finding, Inspection, SplitNumbers, in_order
 from roundelay_speech.corpus.inspection.sound import SoundFacts, measure_all, sound_findings
 from roundelay_speech.corpus.words import cleaned
@@ -85,7 +85,7 @@ def _kaldi(
     for split, directory in chosen.items():
         progress.start(f"reading {split}")
         try:
-            read = read_data_dir_with(folder / directory, root, KaldiOptions(on_bad="skip"), progress)
+            read = read_data_dir(folder / directory, root, KaldiOptions(on_bad="skip"), progress)
         except UserError as error:
             found.append(Finding("files", "error", split, str(error).rstrip("."), "Mend the lines that are named."))
             continue

@@ -11,7 +11,7 @@ from roundelay.core.progress import Progress
 from roundelay_speech.audio.reading import bad_audio
 from roundelay_speech.corpus.build import ReadUtterances
 from roundelay_speech.corpus.download import Wanted
-from roundelay_speech.corpus.formats.kaldi import read_data_dir_by
+from roundelay_speech.corpus.formats.kaldi import KaldiOptions, read_data_dir
 from roundelay_speech.corpus.options import DEFAULTS, Preparation, PrepareOptions, Vocabulary
 from roundelay_speech.data.manifest import Utterance
 from roundelay_speech.data.problems import BadPolicy, LeftOut
@@ -38,8 +38,10 @@ def checked_folder(source: Path) -> Path:
 
 def read_data_dirs(source: Path, on_bad: BadPolicy) -> dict[str, tuple[list[Utterance], list[LeftOut]]]:
     """Return the utterances of Kaldi data directories train, dev and test, and those left out. Raises as
-    `read_data_dir_by`."""
-    return {split: read_data_dir_by(source / split, source, on_bad) for split in (TRAIN, "dev", "test")}
+    `read_data_dir`."""
+    options, splits = KaldiOptions(on_bad), (TRAIN, "dev", "test")
+    read = {split: read_data_dir(source / split, source, options) for split in splits}
+    return {split: (one.utterances, one.left_out) for split, one in read.items()}
 
 
 def checked_audio(

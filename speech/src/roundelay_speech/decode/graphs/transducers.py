@@ -34,6 +34,13 @@ class Symbols:
         return {phone: i for i, phone in enumerate((*self.phones, *self.disambiguation))}
 
 
+def compiled(lines: Sequence[str]) -> Fst:
+    """Return the transducer that lines of text say, sorted by output label."""
+    fst = kaldifst.compile("\n".join([*lines, ""]), acceptor=False)
+    kaldifst.arcsort(fst, "olabel")
+    return fst
+
+
 def lexicon_transducer(
     lexicon: Lexicon, phones: Sequence[str], silence_probability: float | None
 ) -> tuple[Symbols, Fst]:
