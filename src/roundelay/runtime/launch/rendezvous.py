@@ -22,16 +22,16 @@ from roundelay.runtime.launch.world import SECRET_BYTES, World
 
 STORE_LOOK_SECONDS = 0.02
 FACT_BYTES = 1 << 16
-"""Bytes of the longest fact."""
+"""Length in bytes of the longest fact."""
 DIGITS = 2 * hashlib.sha256().digest_size
-"""Hexadecimal, of a hash."""
+"""Number of hexadecimal digits of a hash."""
 
 
 class Rendezvous:
-    """The meeting point of hosts. Asking again for a fact gives the same answer.
+    """The meeting point of hosts, a store of facts by rank. Facts never change.
 
     Args:
-        world: with the run's secret.
+        world: the world of hosts, with the run's secret.
 
     Raises:
         UserError: from every method, when no host comes within the patience; names the one that waits, those it waits
@@ -45,12 +45,12 @@ class Rendezvous:
         self._store = _store(world, patience_seconds)
 
     def say(self, what: str, fact: dict[str, Any]) -> None:
-        """Tell the others."""
+        """Tell the other hosts a fact, named `what`."""
         text = json.dumps(fact)
         self._store.set(what, self._proof(what, text) + text)
 
     def hear(self, what: str, whom: int = 0) -> dict[str, Any]:
-        """Wait for a fact of rank `whom`."""
+        """Wait for the fact named `what` of rank `whom`; return it."""
         try:
             _wait(self._world, self._seconds, lambda: bool(self._store.check([what])), f"rank {whom} said nothing")
             raw = self._store.get(what)
@@ -72,7 +72,7 @@ class Rendezvous:
         return fact
 
     def hear_address(self, what: str) -> tuple[str, int]:
-        """Return the address at which rank 0 listens: {"host": ..., "port": ...}."""
+        """Wait for the fact `what` of rank 0, which is an address, {"host": ..., "port": ...}; return (host, port)."""
         fact = self.hear(what)
         host, port = fact.get("host"), fact.get("port")
         if not isinstance(host, str) or not isinstance(port, int) or not 0 < port < 1 << 16:
