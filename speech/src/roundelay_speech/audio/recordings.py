@@ -9,14 +9,14 @@ from roundelay.core.errors import UserError
 KINDS = frozenset(
     "wav flac mp3 ogg oga opus m4a mp4 aac aif aiff au caf sph w64 wma webm mkv mov amr 3gp wv".split()  # noqa: SIM905
 )
-"""Endings by which a folder's recordings are known."""
+"""Endings of the names of recordings."""
 
 
 def recordings_below(folder: Path) -> list[Path]:
     """Return all recordings in a folder and in those below it, sorted.
 
     Raises:
-        UserError: there is none.
+        UserError: there is no recording.
     """
     paths = sorted(path for path in folder.rglob("*") if path.suffix.lower()[1:] in KINDS and path.is_file())
     if not paths:
@@ -27,7 +27,7 @@ def recordings_below(folder: Path) -> list[Path]:
 
 
 def unique_names(found: Sequence[tuple[str, Path]]) -> Mapping[str, Path]:
-    """Return recordings by unique names: with the folder in front where it takes that, then with a number behind.
+    """Return recordings by unique names: with the folder in front if names are equal, then with a number behind.
 
     Args:
         found: names that users know, and the files; each file counts once.
@@ -50,7 +50,7 @@ def unique_names(found: Sequence[tuple[str, Path]]) -> Mapping[str, Path]:
 
 
 def one_word(name: str) -> str:
-    """Return a name as the formats of words take it: no blanks, brackets or slashes, no `@` (behind it stands a
+    """Return a name that formats of transcripts can hold: no blanks, brackets or slashes, no `@` (behind it stands a
     channel), and never `.`, `..` or `;;`."""
     word = re.sub(r"[^\w.+=~%#,-]", "_", name).lstrip(".;")
     return word or "recording"

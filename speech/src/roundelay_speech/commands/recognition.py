@@ -136,8 +136,8 @@ def _decode_into(options: argparse.Namespace) -> None:
 
 
 def unknown_words(unknown: Mapping[str, int], said: int) -> str:
-    """Return a sentence that names words which were said and cannot be recognised, the most frequent first; `said` are
-    all."""
+    """Return a sentence that names spoken words which cannot be recognised, the most frequent first; `said` is the
+    number of all words."""
     some = [f"{word}{f' ({times})' if times > 1 else ''}" for word, times in list(unknown.items())[:MOST_NAMED]]
     more = f" and {len(unknown) - MOST_NAMED} more" if len(unknown) > MOST_NAMED else ""
     return (
@@ -147,12 +147,12 @@ def unknown_words(unknown: Mapping[str, int], said: int) -> str:
 
 
 def _errors(found: "Recognised") -> str:
-    """Return the word errors of a split, where its words are known."""
+    """Return words on the word errors of a split; "" if its words are not known."""
     return str(found.summary) if found.scored else "words are in hyp.trn; there are no transcripts to score them by."
 
 
 def weighted(text: str) -> tuple[Path, float]:
-    """Return `EXP` or `EXP:WEIGHT`."""
+    """Parse `EXP` or `EXP:WEIGHT`; return folder and weight, 1 by default."""
     exp, colon, weight = text.rpartition(":")
     if Path(text).exists() or not colon:
         return Path(text), 1.0

@@ -31,7 +31,7 @@ _Segment = tuple[int, int, int]  # phone id, first frame, frame after the last
 
 @dataclass(frozen=True, eq=False)
 class Pronouncing:
-    """Lexicon, tied states and silence of a graph, by which words get their times."""
+    """The lexicon, tied states and silence of a graph, by which words are timed."""
 
     lexicon: Lexicon
     tying: Tying
@@ -41,7 +41,7 @@ class Pronouncing:
 
 @dataclass(frozen=True, eq=False)
 class AlignedWord:
-    """Frames of a word, from `first` to before `end`: name and length of each phone, and the pdf of each frame."""
+    """A word's frames, from `first` to before `end`: name and length of each phone, and the pdf of each frame."""
 
     first: int
     end: int
@@ -50,7 +50,7 @@ class AlignedWord:
 
 
 def confidences(words: Sequence[str], best: Sequence[WordString]) -> list[float]:
-    """Return the posterior of each word; 1 for all without any word string to compare with."""
+    """Return the posterior of each word, given the `best` word strings; 1 for all if there are none."""
     if not best:
         return [1.0] * len(words)
     cost = np.array([string.cost for string in best])
@@ -66,7 +66,7 @@ def confidences(words: Sequence[str], best: Sequence[WordString]) -> list[float]
 def word_frames(
     words: Sequence[str], scores: Float32, lexicon: Lexicon, tying: Tying, silence_probability: float
 ) -> list[tuple[int, int]]:
-    """Return (first frame, frame after the last) of each word.
+    """Align words; return (first frame, frame after the last) of each.
 
     Where the words cannot be aligned (fewer frames than states: the search ended inside a word), each gets an equal
     share of the frames.
@@ -84,7 +84,7 @@ def word_frames(
 def aligned_words(
     words: Sequence[str], scores: Float32, lexicon: Lexicon, tying: Tying, silence_probability: float
 ) -> list[AlignedWord] | None:
-    """Return the words, aligned; None where they cannot be.
+    """Align words to frames, phone by phone; return None if they cannot be aligned.
 
     Args:
         scores: (T, S) scaled log-likelihoods.
@@ -112,15 +112,15 @@ def aligned_words(
 
 
 def _segments(phones: npt.NDArray[np.int16], states: npt.NDArray[np.int8]) -> list[_Segment]:
-    """Return the phones one after the other: a new one begins where the phone changes or its states begin again."""
+    """Cut frames into phones: a new one begins where the phone changes or its states begin again."""
     starts = np.flatnonzero(np.append(True, (phones[1:] != phones[:-1]) | (states[1:] < states[:-1])))
     stops = np.append(starts[1:], len(phones))
     return [(int(phones[a]), int(a), int(b)) for a, b in zip(starts, stops, strict=True)]
 
 
 def _split(row: Sequence[int], variants: Sequence[set[tuple[int, ...]]]) -> list[tuple[int, int]]:
-    """Return places of each word's first phone and after its last: any way to read the row of phones as pronunciations
-    and silences, in order."""
+    """Divide a row of phones among words; return the places of each word's first phone and after its last. Any reading
+    of the row as pronunciations and silences, in order, will do."""
     stack: list[tuple[int, list[tuple[int, int]]]] = [(0, [])]  # segments read, (first, after last) of words so far
     while stack:
         at, read = stack.pop()
@@ -143,7 +143,7 @@ def timed_words(
 
     Args:
         scores: (T, S) scaled log-likelihoods.
-        best: word strings of the same utterance; None: they are not known, and words have no confidence.
+        best: best word strings of the utterance; None: not known, and words get no confidence.
     """
     frames = word_frames(words, scores, how.lexicon, how.tying, how.silence_probability)
     sure = [None] * len(words) if best is None else confidences(words, best)

@@ -46,7 +46,7 @@ FAILURES_SHOWN = 5  # utterances left out that a summary names
 
 @dataclass(frozen=True)
 class AlignSummary:
-    """Content of align.json.
+    """The summary of an alignment, content of align.json.
 
     Attributes:
         aligned, utterances: how many were aligned, of how many; by split.
@@ -77,7 +77,7 @@ class AlignSummary:
     )  # not made now: it was there, from the same corpus and configuration
 
     def __str__(self) -> str:
-        """Return text for people."""
+        """Return the summary in words."""
         parts = [f"{self.aligned[s]} of {n} {s}" for s, n in self.utterances.items()]
         text = f"aligned {', '.join(parts)} utterances; {self.num_pdfs} pdfs, {100 * self.silence_share:.1f} % silence"
         asked = self.config.get("tied_states")
@@ -93,7 +93,7 @@ class AlignSummary:
         return f"{text} (there already, from the same corpus and configuration)" if self.again else text
 
     def _why_other(self) -> str:
-        """Return the reason why there are not as many tied states as were asked for."""
+        """Return the reason why there are fewer tied states than asked for."""
         if self.num_pdfs > self.config["tied_states"]:
             return "every state of every phone has one at least"
         return (
@@ -139,7 +139,7 @@ class Alignment:
         return cls(folder, pdf, phones, states, tree.num_pdfs, tree.tying(), tree, summary)
 
     def counts(self, frames: npt.NDArray[np.bool_] | None = None) -> npt.NDArray[np.int64]:
-        """Return (S,) frames of each pdf, of all aligned frames or of those in the mask (T,): the prior of the pdfs."""
+        """Count the frames of each pdf, (S,), among all aligned frames or those in the mask (T,)."""
         pdf = self.pdf if frames is None else self.pdf[frames]
         return np.bincount(pdf[pdf >= 0], minlength=self.num_pdfs)
 
@@ -187,7 +187,7 @@ def write_alignment(
     tree: DecisionTree,
     summary: AlignSummary,
 ) -> None:
-    """Write all files of an alignment but the models, the log and the fit; align.json last."""
+    """Write all files of an alignment except the models, the log and the fit; align.json last."""
     (folder / SUMMARY).unlink(missing_ok=True)  # a mixture of two alignments must not look whole
     for name, array in ((PDFS, pdf), (PHONES, phones), (STATE_FILE, states)):
         with atomic_write(folder / name) as file:

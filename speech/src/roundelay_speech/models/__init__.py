@@ -18,7 +18,7 @@ AnyModel = Annotated[ModelConfig, OrPlugins("models")]
 
 
 def make_network(config: NetworkConfig, features: Columns, states: int) -> AcousticNetwork:
-    """Return the network of `config` for these stored features, and so many tied states."""
+    """Make the network of `config` for these stored features, and `states` tied states."""
     return config.network(features, states)
 
 

@@ -46,7 +46,7 @@ def _aligned(corpus: Corpus, store: FeatureStore, alignment: Alignment) -> Itera
 
 
 def export_kaldi(corpus: Corpus, store: FeatureStore, alignment: Alignment, out: Path, progress: Progress) -> int:
-    """Write Kaldi's files into the folder `out`; returns the number of utterances.
+    """Write an alignment as Kaldi's files into the folder `out`; return the number of utterances.
 
     Raises:
         UserError: the alignment is of another corpus; the disk is full.
@@ -79,7 +79,7 @@ def export_kaldi(corpus: Corpus, store: FeatureStore, alignment: Alignment, out:
 
 
 def export_textgrids(corpus: Corpus, store: FeatureStore, alignment: Alignment, out: Path, progress: Progress) -> int:
-    """Write a TextGrid for every aligned utterance into the folder `out`; returns their number.
+    """Write a TextGrid for every aligned utterance into the folder `out`; return the number of utterances.
 
     A boundary lies halfway between the centres of the last frame before and the first frame behind it.
 
@@ -107,15 +107,15 @@ def export_textgrids(corpus: Corpus, store: FeatureStore, alignment: Alignment, 
 
 
 def phone_bounds(phones: Ints, states: Ints) -> npt.NDArray[np.int64]:
-    """Return first frames of the phones of an utterance, and its end: a phone begins where it changes or its state goes
-    back."""
+    """Return the first frames of an utterance's phones, and its end: a phone begins where the phone changes or the
+    state goes back."""
     begins = np.flatnonzero((phones[1:] != phones[:-1]) | (states[1:] < states[:-1])) + 1
     return np.concatenate([[0], begins, [len(phones)]]).astype(np.int64)
 
 
 def word_spans(words: Sequence[str], lexicon: Lexicon, phones: Sequence[int]) -> list[tuple[int, int, str]] | None:
-    """Return (first phone, phone behind the last, word or "" for silence) of a sequence of phones; None where they are
-    not a pronunciation of the words."""
+    """Return (first phone, phone behind the last, word or "" for silence) of a sequence of phones; None if the phones
+    are no pronunciation of the words."""
 
     # Forwards, the places that words so far may end at, with the way there; a silence may stand before any word.
     ends: dict[int, tuple[tuple[int, int, str], ...]] = {0: ()}
