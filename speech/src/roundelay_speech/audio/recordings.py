@@ -10,14 +10,14 @@ from roundelay.core.errors import UserError
 KINDS = frozenset(
     "wav flac mp3 ogg oga opus m4a mp4 aac aif aiff au caf sph w64 wma webm mkv mov amr 3gp wv".split()  # noqa: SIM905
 )
-"""Endings by which a folder's recordings are known."""
+"""Endings of the names of recordings."""
 
 
 def recordings_below(folder: Path) -> list[Path]:
     """Return all recordings in a folder and in those below it, sorted.
 
     Raises:
-        UserError: there is none.
+        UserError: there is no recording.
     """
     paths = sorted(path for path in folder.rglob("*") if path.suffix.lower()[1:] in KINDS and path.is_file())
     if not paths:
@@ -54,7 +54,7 @@ def unique_names(found: Sequence[tuple[str, Path]]) -> Mapping[str, Path]:
 
 
 def one_word(name: str) -> str:
-    """Return a name as the formats of words take it: no blanks, brackets or slashes, no `@` (behind it stands a
+    """Return a name that formats of transcripts can hold: no blanks, brackets or slashes, no `@` (behind it stands a
     channel), and never `.`, `..` or `;;`."""
     word = re.sub(r"[^\w.+=~%#,-]", "_", name).lstrip(".;")
     return word or "recording"
