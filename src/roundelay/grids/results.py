@@ -166,7 +166,7 @@ def record_of(outcome: CellOutcome) -> CellRecord:
         run = load_run(cell.exp) if outcome.trained else None
     except UserError as error:
         outcome = CellOutcome(cell, CellState.FAILED, trained=False, error=str(error))
-    numbers = (
+    numbers: dict[str, Any] = (
         {}
         if run is None
         else {
