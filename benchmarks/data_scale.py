@@ -31,7 +31,7 @@ from roundelay.core.epochs import EpochPlan
 from roundelay.learner.module import ModuleLearner, autocast_pays
 from roundelay.runtime.launch.c_libraries import keep_freed
 from roundelay_speech.features.store import FeatureStore, SpeakerStats
-from roundelay_speech.models import BlstmConfig, CldnnConfig, ConformerConfig, DnnConfig, ModelConfig, make_network
+from roundelay_speech.models import BlstmConfig, CldnnConfig, ConformerConfig, DnnConfig, ModelConfig
 from roundelay_speech.models.frames import WINDOW_SIZE, LabelledRuns, OrderName
 from roundelay_speech.training_index import mapped
 
@@ -99,7 +99,7 @@ def measure(folder: Path, model: str, order: OrderName, times: int) -> Found:
     """A learner's first steps in an epoch, and in two more of its windows."""
     config, minibatch = MODELS[model]
     store, labels, runs = open_corpus(folder)
-    network = make_network(config, FILTERS, STATES)
+    network = config.network(FILTERS, STATES)
     examples = network.examples(store, labels, {"train": runs}, order)
     learner = ModuleLearner(network, examples, autocast_pays())
     plan = EpochPlan(0, learner.examples, minibatch, 1, 0)

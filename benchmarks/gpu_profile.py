@@ -42,7 +42,6 @@ from roundelay.learner.module import ModuleLearner
 from roundelay.runtime.base import Counts
 from roundelay.runtime.learner_state import LearnerPlace, LearnerState, LearnerTables, LearnerVectors
 from roundelay.runtime.rows import NoLock, Row
-from roundelay_speech.models import make_network
 
 WARM_UP, SUMMED, ROUNDS = 8, 5, 1000
 TRACED = 5
@@ -204,7 +203,7 @@ def waits(device: torch.device, hours: float, steps: int, small: bool) -> dict[s
         data_scale.make_corpus(Path(folder), hours)
         store, labels, runs = data_scale.open_corpus(Path(folder))
         for name, (config, minibatch) in list(data_scale.MODELS.items())[: 1 if small else None]:
-            network = make_network(config, data_scale.FILTERS, data_scale.STATES)
+            network = config.network(data_scale.FILTERS, data_scale.STATES)
             examples = network.examples(store, labels, {"train": runs}, "shuffle")
             learner = ModuleLearner(network, examples, autocast=True, device=device)
             plan = EpochPlan(0, learner.examples, minibatch, 1, 0)

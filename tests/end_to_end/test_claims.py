@@ -6,14 +6,13 @@ import pytest
 
 from roundelay.core.errors import UserError
 from roundelay.core.progress import Silent
-from roundelay.core.records import Evaluation
 from roundelay.job import Interrupt
 from roundelay_lab.claims.claim import Claim, read_claim
 from roundelay_lab.claims.evidence import read_evidence
 from roundelay_lab.claims.page import Settled, page
 from roundelay_lab.claims.rule import Judgement, Verdict, measured
-from roundelay_lab.claims.running import Ways, run_claim, run_regime
-from roundelay_lab.claims.speech import ClaimFolders, reached
+from roundelay_lab.claims.running import run_claim, run_regime
+from roundelay_lab.claims.speech import ClaimFolders, Ways
 
 CLAIM = """
 number: 99
@@ -123,24 +122,3 @@ def test_trainings_that_fail_are_named(folders: ClaimFolders) -> None:
     impossible = CLAIM.replace("training.minibatch=256", "training.minibatch=100000000")
     with pytest.raises(UserError, match="trainings failed"):
         run_claim(read_claim("small", impossible), folders, quietly(Interrupt()))
-
-
-def test_the_time_to_a_loss_lies_between_two_evaluations() -> None:
-    losses = [(0.0, 4.0), (10.0, 3.0), (20.0, 2.0), (30.0, 2.5)]
-    curve = [
-        Evaluation(
-            wall_s=0.0,
-            virtual_s=at,
-            epoch=number - 1,
-            split="dev",
-            frames=0,
-            cross_entropy=loss,
-            accuracy=0.0,
-            consensus_distance=0.0,
-            accepted=True,
-        )
-        for number, (at, loss) in enumerate(losses)
-    ]
-    assert reached(curve, 2.25) == pytest.approx(17.5)
-    assert reached(curve, 3.0) == pytest.approx(10.0)
-    assert reached(curve, 1.0) is None

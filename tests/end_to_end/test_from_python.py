@@ -1,7 +1,5 @@
 """`import roundelay`: the whole path from a script without the guard `__main__`, and what is loaded when."""
 
-import subprocess
-import sys
 from pathlib import Path
 
 import numpy as np
@@ -10,6 +8,7 @@ import pytest
 import roundelay
 from roundelay.core.records import Evaluation, Segment, of_kind
 from support.preloaded import environment
+from support.processes import run_python
 
 SCRIPT = """
 import roundelay
@@ -50,10 +49,8 @@ print(roundelay.report("from_python/run", "from_python/page.html"))
 
 def test_a_script_without_guard_goes_from_recordings_to_a_page(inside: Path) -> None:
     (inside / "script.py").write_text(SCRIPT)
-    done = subprocess.run(
-        [sys.executable, "script.py"], env=environment(), capture_output=True, text=True, timeout=110, check=False
-    )
-    assert (done.returncode, done.stdout.splitlines()[-1:]) == (0, ["from_python/page.html"]), done.stderr
+    done = run_python("script.py", env=environment())
+    assert done.stdout.splitlines()[-1] == "from_python/page.html"
     run = roundelay.load_run("from_python/run")
     assert run.results is not None
     assert run.recipe["training"]["learners"] == 2
@@ -72,7 +69,7 @@ def test_import_loads_neither_torch_nor_numpy_and_reading_a_run_no_torch() -> No
         "roundelay.load_run, roundelay.report",
         "assert 'torch' not in sys.modules",
     ]
-    subprocess.run([sys.executable, "-c", "\n".join(lines)], check=True, timeout=60)
+    run_python("-c", "\n".join(lines))
 
 
 def test_every_public_name_is_there_and_listed() -> None:

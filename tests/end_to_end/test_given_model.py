@@ -13,6 +13,7 @@ import soundfile
 from roundelay.cli import main
 from roundelay.core.streams import stream
 from roundelay_speech.audio.speed import Resampler
+from roundelay_speech.data.arrays import Samples
 from roundelay_speech.packed.given import given_models, model_folder
 from roundelay_speech.packed.growing import GrowingScores
 from roundelay_speech.packed.model import load_model
@@ -23,18 +24,31 @@ RATE = 16_000
 
 
 @pytest.fixture
-def talk(tmp_path: Path) -> Path:
-    """A synthesised voice in a room: without any noise behind it, it is unlike all speech that was recorded."""
+def voice(tmp_path: Path) -> Samples:
+    """A synthesised voice, with no sound before, behind or after it."""
     wav = tmp_path / "voice.wav"
     asked = {"file": str(wav), "text": SAID.lower(), "voice": "en-us", "rate": 150, "pitch": 50}
     command = [sys.executable, "-m", "roundelay_speech.corpus.demo.voice"]
     subprocess.run(command, input=json.dumps(asked), text=True, check=True, timeout=100, capture_output=True)
-    voice, rate = soundfile.read(wav, dtype="float32")
+    spoken, rate = soundfile.read(wav, dtype="float32")
     resampler, quiet = Resampler(rate, RATE), np.zeros(RATE // 2)
-    samples = np.concatenate([quiet, 0.3 * resampler.push(voice), 0.3 * resampler.finish(), quiet])
-    room = np.convolve(stream(0, "room").normal(0.0, 0.01, len(samples)), np.ones(8) / 8, "same")
-    soundfile.write(tmp_path / "talk.wav", (samples + room).astype(np.float32), RATE)
+    parts = [quiet, 0.3 * resampler.push(spoken), 0.3 * resampler.finish(), quiet]
+    samples: Samples = np.concatenate(parts).astype(np.float32)
+    return samples
+
+
+@pytest.fixture
+def talk(voice: Samples, tmp_path: Path) -> Path:
+    """A synthesised voice in a room."""
+    room = np.convolve(stream(0, "room").normal(0.0, 0.01, len(voice)), np.ones(8) / 8, "same")
+    soundfile.write(tmp_path / "talk.wav", (voice + room).astype(np.float32), RATE)
     return tmp_path / "talk.wav"
+
+
+def test_a_voice_needs_no_room(voice: Samples) -> None:
+    """Valleys between the formants of a synthesised one are deeper than of any speech that was recorded: words that are
+    found in it are said for all that."""
+    assert {"OCTOBER", "SEVENTY"} <= set(load_model("an4").recognise(voice).words)
 
 
 def test_the_first_words(
@@ -69,6 +83,8 @@ def test_digital_silence_is_a_quiet_room(talk: Path) -> None:
         model.statistics([model.features(np.pad(gated, seconds * RATE))]).of_network for seconds in (0, 3)
     )
     np.testing.assert_allclose(long, short, atol=1e-4)
+    soon, late = (model.recognise(np.pad(gated, (seconds * RATE, 2 * RATE))) for seconds in (0, 3))
+    assert [(word.word, word.start + 3) for word in soon.timed] == [(word.word, word.start) for word in late.timed]
     assert model.recognise(np.zeros(RATE, np.float32)).text == ""
 
 
@@ -119,5 +135,5 @@ def test_there_is_one(capsys: pytest.CaptureFixture[str]) -> None:
     assert given_models() == ["an4"]
     assert main(["list", "packed", "--json"]) == 0
     (told,) = json.loads(capsys.readouterr().out)
-    assert (told["model"], told["words"], told["Hz"], told["MB"]) == ("an4", "101", "16000", "0.99")
+    assert (told["model"], told["words"], told["Hz"], told["MB"]) == ("an4", "101", "16000", "0.93")
     assert "test 5.56 % of 773" in told["errors"]

@@ -14,11 +14,13 @@ import soundfile
 from roundelay.cli import main
 from roundelay.core.streams import stream
 from roundelay_speech.audio.activity import Cutting
+from roundelay_speech.decode.alternatives import WORDS_ALONE
 from roundelay_speech.decode.search import decode
 from roundelay_speech.packed.growing import GrowingScores, in_chunks
+from roundelay_speech.packed.hearing import PieceFeatures
 from roundelay_speech.packed.model import Model, load_model
 from roundelay_speech.search.beam import GrowingSearch
-from roundelay_speech.transcription.live import EVERY, USUAL, Latencies, Live, Update, delays
+from roundelay_speech.transcription.live import EVERY, USUAL, Latencies, Live, Update, _Growing, delays
 from roundelay_speech.transcription.serving.endpoint import LIVE
 from roundelay_speech.transcription.serving.work import recognising
 from support.asking import Server
@@ -106,6 +108,22 @@ def test_words_so_far_are_the_first_of_the_final_ones(model: Model, talk: Sample
     assert sum(right) > 0.8 * len(right)
 
 
+def test_words_so_far_are_found_from_the_beginning_when_speech_ceases(model: Model) -> None:
+    """With all that was heard by then, as of an utterance that is over; so they do not wait for the pause."""
+    rng, growing = stream(0, "silence"), _Growing(model, WORDS_ALONE)
+    speech = say(SENTENCES[2], rng).astype(np.float32)
+    growing.words(speech[: RATE // 2], [], silent=False)
+    upto = round(0.6 * RATE)  # too little more for a beginning
+    growing.words(speech[:upto], [], silent=False)
+    assert growing._known_frames == 50
+    found = growing.words(speech[:upto], [], silent=True)
+    assert growing._known_frames == 60
+    fresh = _Growing(model, WORDS_ALONE)
+    assert found == fresh.words(speech[:upto], [], silent=True)
+    growing.words(speech[: upto + 160], [], silent=True)
+    assert growing._known_frames == 60  # once, until somebody speaks again
+
+
 def test_blocks_do_not_matter(model: Model, talk: Samples) -> None:
     assert heard(model, talk, 333) == heard(model, talk, len(talk))
 
@@ -172,6 +190,20 @@ def test_over_a_connection_words_are_the_same(model: Model, talk: Samples) -> No
     assert events[-1]["text"] == " ".join(" ".join(words) for words in SENTENCES)
     assert json.loads(done.partition("data: ")[2])["text"] == events[-1]["text"]
     assert [json.loads(one.partition("data: ")[2])["delta"].split() for one in deltas] == SENTENCES
+
+
+def test_silence_at_either_end_is_not_heard(model: Model, talk: Samples) -> None:
+    """Frames without any sound are silence, whatever a network would say of them; the others have their scores."""
+    (hearing,), (known,) = model.hearings, model.usual.of_network
+    (features,), every = model.features(talk[RATE : 2 * RATE]).of_network, hearing.model.module.subsampling
+    mean, std = hearing.usual
+    room = np.tile(mean - std, (9, 1))
+    found = model.scores(PieceFeatures((np.concatenate([room, features, room]),)), model.usual)
+    expected = hearing.scores(features, known, RATE)
+    assert len(found) == len(expected) + 2 * 9 // every
+    np.testing.assert_allclose(found[9 // every : 9 // every + len(expected)], expected, atol=1e-5)
+    outside = np.concatenate([found[: 9 // every], found[9 // every + len(expected) :]])
+    assert set(outside.argmax(1).tolist()) <= set(model._quiet)
 
 
 def test_an_utterance_without_end_is_cut(model: Model, talk: Samples) -> None:

@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from support.site import site_module
+from support.scripts import load_script
 
 TUTORIALS = Path(__file__).parents[2] / "docs" / "tutorials"
 NOTEBOOKS = sorted(TUTORIALS.glob("*.ipynb"))
@@ -25,7 +25,7 @@ SAID = {
 def notebooks() -> ModuleType:
     pytest.importorskip("nbclient", reason="pip install 'roundelay[dev]'")
     pytest.importorskip("ipykernel", reason="pip install 'roundelay[dev]'")
-    return site_module("notebooks")
+    return load_script("docs/site/notebooks.py")
 
 
 @pytest.mark.parametrize("name", SAID)

@@ -3,8 +3,6 @@ a process that knows nothing of the GPU."""
 
 import os
 import signal
-import subprocess
-import sys
 from dataclasses import dataclass, replace
 from pathlib import Path
 
@@ -24,10 +22,11 @@ from roundelay.learner.objectives import Inputs
 from roundelay.runtime.base import Glance, SegmentPlan, Straggler
 from roundelay.runtime.procs.driver import ProcsRuntime
 from roundelay.runtime.replay.whole import replay
-from roundelay_speech.models import BlstmConfig, DnnConfig, ModelConfig, make_network
+from roundelay_speech.models import BlstmConfig, DnnConfig, ModelConfig
 from support.blobs import Blobs
 from support.clusters import MINIBATCH, cluster, plan
 from support.on_gpu import DEVICE, NEEDED, ON_GPU
+from support.processes import run_python
 from support.toy_corpus import FILTERS
 from support.toy_models import toy
 
@@ -52,7 +51,7 @@ class Acoustic(Task):
         store, labels, splits, states = toy()
         with torch.random.fork_rng(devices=[]):
             torch.manual_seed(0)
-            network = make_network(MODELS[self.name], FILTERS, states)
+            network = MODELS[self.name].network(FILTERS, states)
         examples = network.examples(store, labels, splits)
         return ModuleLearner(network, examples, self.autocast, clip=5.0, device=torch.device(DEVICE))
 
@@ -189,8 +188,7 @@ assert os.waitpid(child, 0)[1] == 0
 def test_the_fork_server_leaves_the_device_alone(imports: str) -> None:
     """A process that has asked CUDA anything cannot be forked into one that uses it."""
     script = IMPORTING.format(imports=imports, device=DEVICE)
-    done = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, timeout=110, check=False)
-    assert done.returncode == 0, done.stderr
+    run_python("-c", script)
 
 
 @pytest.mark.skipif(not ON_GPU, reason="the question is the GPU's")

@@ -13,7 +13,7 @@ from roundelay.learner import gradient_graphs
 from roundelay.learner.gradient_graphs import AFTER, same_operations
 from roundelay.learner.module import ModuleLearner
 from roundelay.learner.objectives import CrossEntropy, Objective
-from roundelay_speech.models import BlstmConfig, DnnConfig, make_network
+from roundelay_speech.models import BlstmConfig, DnnConfig
 from roundelay_speech.objectives import Ctc, Smoothed
 from support import toy_units
 from support.blobs import Blobs
@@ -113,7 +113,7 @@ def test_a_compiled_module(name: str, autocast: bool) -> None:
 def test_dropout_is_a_function_of_the_minibatch(config: DnnConfig | BlstmConfig) -> None:
     """On the device, too, whatever was drawn before: the same bits, as a replay needs them."""
     store, labels, splits, states = toy()
-    network = make_network(config, FILTERS, states)
+    network = config.network(FILTERS, states)
     learner = ModuleLearner(network, network.examples(store, labels, splits), device=device())
     plan = EpochPlan(0, learner.examples, 90, 2, seed=3)
     x = learner.initial().to(device())

@@ -3,6 +3,7 @@
 import itertools
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from functools import partial
 
 import torch
 from torch import Tensor, nn
@@ -138,19 +139,38 @@ def test_a_host_that_leads_without_learners_says_who_is_in_means_once_all_others
     with linked([(0, 1), (0, 2)]) as links:
         part = MeansPart(7, Bell(None), dialect(3, 1))
         agreement = CommunicatorAgreement(part, 0, links[0], lambda host: host > 0, 60)
-        agreement.make_for_others()  # of nobody
+        come = partial(agreement.come, MeansDone(), 0.0)
+        assert come() is None  # of nobody
         agreement.heard(1, ReadyForMeans(7, MeansDone(3, 2.0, 1), 5))
-        agreement.make_for_others()  # not of one alone
+        assert come() is None  # not of one alone
         agreement.heard(2, ReadyForMeans(7, MeansDone(2, 2.0, 1), 4))
         for _ in range(2):
-            agreement.make_for_others()
+            assert come() is None
         agreement.heard(1, ReadyForMeans(7, MeansDone(3, 2.0, 1), 6))
         agreement.lost(2)
-        agreement.make_for_others()
+        assert come() is None
         first, second = (links[1][0].hear(part.dialect, 10.0) for _ in range(2))
         assert first == links[2][0].hear(part.dialect, 10.0)
         assert first == CommunicatorMade(7, CommunicatorTerms(6, (1, 2), (MeansDone(3, 2.0, 1), MeansDone(2, 2.0, 1))))
         assert second == CommunicatorMade(7, CommunicatorTerms(7, (1,), (MeansDone(3, 2.0, 1),)))
+
+
+def test_what_comes_for_the_next_part_before_a_host_has_begun_it_is_there_then() -> None:
+    """A vector for a mix, from a host that has begun it."""
+    vectors = [torch.full((LONG,), float(rank)) for rank in range(2)]
+    with linked([(0, 1)]) as links:
+        ends = [MeanLinks([[0], [1]], host, {}, links[host]) for host in range(2)]
+        first, before = mean_host(LONG, ends[0], part=2), mean_host(LONG, ends[1], part=1)
+        first.means[0].publish(vectors[0], 1.0, readers=(1,))
+        until(lambda: not all(thread.is_alive() for thread in before.host._threads))  # it is heard
+        end([before])
+        late = mean_host(LONG, ends[1], part=2)
+        late.means[1].publish(vectors[1], 1.0, readers=(0,))
+        for rank, one in enumerate((first, late)):
+            found = one.means[rank].collect_neighbours([(0, 0.5), (1, 0.5)])
+            assert torch.equal(found, torch.full((LONG,), 0.5))
+        end([first, late])
+    assert not first.failures + before.failures + late.failures
 
 
 def test_it_is_too_early_where_nobody_is_far_or_the_point_would_be_overwritten() -> None:

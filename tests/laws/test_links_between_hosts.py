@@ -10,11 +10,13 @@ import pytest
 
 from roundelay.core.effects import GradMean, Mean, Mix
 from roundelay.core.errors import UserError
-from roundelay.runtime.hosts.control.host_links import HostLinks, PeerLinks
-from roundelay.runtime.hosts.terms import MIX, ROLES, HostTerms, identity
+from roundelay.runtime.hosts.control import host_links
+from roundelay.runtime.hosts.control.host_links import HostLinks, PeerLinks, Placed
+from roundelay.runtime.hosts.terms import CHAIN, MIX, ROLES, HostTerms, PeerHello, identity
 from roundelay.runtime.hosts.transport.heartbeat import Router
 from roundelay.runtime.hosts.transport.listener import Listener
-from roundelay.runtime.hosts.transport.wire import Link
+from roundelay.runtime.hosts.transport.wire import Link, LinkTimeout
+from roundelay.runtime.messages import Dialect, Message
 from roundelay.runtime.procs.coordination.means import Means
 from roundelay.runtime.procs.memory.arena import Arena, Layout, create_file
 from roundelay.runtime.procs.memory.locks import Patience
@@ -76,7 +78,7 @@ def test_a_host_that_comes_back_has_links_for_mixes_to_all_others_but_those_that
         stack.callback(back.close)
         others = links[0].addresses[0], ("", 0), links[0].addresses[2], ("127.0.0.1", free_port())
         back.addresses = others[0], router.listener.address, *others[2:]
-        thread = Thread(target=back.dial_again, args=(others, SECRET, 60))
+        thread = Thread(target=back.dial, args=(others, SECRET, 60, True))
         thread.start()
         until(lambda: back.mix_links.keys() == {0, 2})
         assert all(links[host].mix_links[1] is not link and link.closed for host, link in old.items())
@@ -85,6 +87,47 @@ def test_a_host_that_comes_back_has_links_for_mixes_to_all_others_but_those_that
         thread.join(60)
         assert not thread.is_alive()
         assert back.mix_links.keys() == {0, 2}
+
+
+def test_a_host_that_comes_back_waits_for_the_place_of_the_link_that_it_has(monkeypatch: pytest.MonkeyPatch) -> None:
+    """It would not know which of two got the place."""
+    monkeypatch.setattr(host_links, "DIAL_SECONDS", 0.5)
+    hear, late = Link.hear, list[Link]()
+
+    def noted(self: Link, *given: Any) -> Message:
+        try:
+            return hear(self, *given)
+        except LinkTimeout:
+            late.append(self)
+            raise
+
+    monkeypatch.setattr(Link, "hear", noted)
+    with ExitStack() as stack:
+        routers = [Router(Listener(("127.0.0.1", 0), SECRET, identity(rank)), ROLES, 60) for rank in range(2)]
+        back = PeerLinks(routers[1], [[0], [1]], 1, 60, 4)
+        others = routers[0].listener.address, ("", 0)
+        thread = Thread(target=back.dial, args=(others, SECRET, 60, True))
+        thread.start()
+        until(lambda: len(late) > 1)
+        there = PeerLinks(routers[0], [[0], [1]], 0, 60, 4)
+        for close in [*(router.close for router in routers), back.close, there.close]:
+            stack.callback(close)
+        thread.join(60)
+        assert {*late} == {back.mix_links[0]}
+        there.mix_links[1].say(Placed())
+        assert back.mix_links[0].hear(Dialect(Placed), 60) == Placed()
+
+
+def test_a_link_of_an_earlier_chain_that_comes_late_takes_no_place(met: Callable[[bool], list[PeerLinks]]) -> None:
+    """Nor one of another session of the same processes."""
+    one = met(True)[0]
+    numbers = [(3, 2), (3, 1), (2, 7)]
+    came = [Link.connect(one.addresses[0], SECRET, PeerHello(CHAIN, 1, number).said, 60.0) for number in numbers]
+    came.append(Link.connect(one.addresses[0], SECRET, PeerHello(CHAIN, 1, (9, 9), session=1).said, 60.0))
+    until(lambda: all(link_is_closed(link) for link in came[1:]))
+    assert one._chains[1][0] == (3, 2)
+    assert not link_is_closed(came[0])
+    came[0].close()
 
 
 def test_a_link_for_mixes_is_refused_where_there_are_none(met: Callable[[bool], list[PeerLinks]]) -> None:

@@ -7,6 +7,7 @@ from contextlib import contextmanager
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
+from typing import Any
 
 import pytest
 import torch
@@ -20,11 +21,20 @@ from roundelay.learner.quadratic import Quadratic
 from roundelay.runtime.base import Cluster, Joined, Outcome, Runtime
 from roundelay.runtime.hosts.control.coordinator import MultiHostRuntime
 from roundelay.runtime.hosts.control.host_links import PeerLinks
-from roundelay.runtime.hosts.mean_transports.messages import CommunicatorMade, CommunicatorTerms, MeansDone, MeanWeights
+from roundelay.runtime.hosts.mean_transports.agreement import CommunicatorAgreement
+from roundelay.runtime.hosts.mean_transports.messages import (
+    CommunicatorMade,
+    CommunicatorTerms,
+    MeanPiece,
+    MeansDone,
+    MeanWeights,
+)
 from roundelay.runtime.hosts.means import MeanLinks
 from roundelay.runtime.hosts.terms import ROLES, identity
 from roundelay.runtime.hosts.transport.heartbeat import Router
 from roundelay.runtime.hosts.transport.listener import Listener
+from roundelay.runtime.hosts.transport.wire import Link, LinkError
+from roundelay.runtime.messages import Message
 from roundelay.runtime.procs.coordination.means import Means, MemberLost
 from roundelay.runtime.procs.driver import ProcsRuntime
 from roundelay.runtime.procs.memory.arena import Arena, Layout, create_file
@@ -53,17 +63,17 @@ def fatal(name: str, learners: int = 3, noise: float = 1.0, once: str = "") -> C
     return replace(cluster(name, learners, task, momentum=0.5), shared_minibatch=True)
 
 
-def dying(learners: int = 3) -> CostModel:
+def dying(learners: int = 3, last: bool = False) -> CostModel:
     """Gradients take a second, and nothing else takes any time: the victim dies in the middle of its gradient, and
-    another is there when a third epoch begins."""
+    another is there when a third epoch begins. Or means take half a second, and it dies in the `last` one."""
     told = VirtualCluster(
         nodes=(Node(learners),),
         compute=Compute(seconds=1.0),
         exchange=0.0,
         mix=0.0,
-        allreduce=Allreduce(seconds={str(learners): 0.0}),
-        deaths=(Moment(VICTIM, ROUND + 0.5),),
-        joins=(Moment(VICTIM, ROUNDS + 0.5),),
+        allreduce=Allreduce(seconds={str(learners): 0.5 * last}),
+        deaths=(Moment(VICTIM, 1.5 * ROUNDS - 0.2 if last else ROUND + 0.5),),
+        joins=() if last else (Moment(VICTIM, ROUNDS + 0.5),),
     )
     return CostModel(cluster=told)
 
@@ -104,18 +114,22 @@ def test_processes_go_on_without_one_until_another_is_there_bit_for_bit_as_in_th
         assert procs.state().integers == sim.state().integers
 
 
-def test_hosts_go_on_without_the_one_between_them_bit_for_bit_as_in_the_simulator() -> None:
-    """In the middle of a round, and of the chain."""
-    hosts = Hosts("ssgd", (1, 1, 1), terms={"on_death": "go-on"}, fatal=ROUND * 3 + VICTIM)
-    sim = SimRuntime(cluster("ssgd", 3), dying(), goes_on=True)
+@pytest.mark.parametrize("last", [False, True])
+def test_hosts_go_on_without_the_one_between_them_bit_for_bit_as_in_the_simulator(last: bool) -> None:
+    """In the middle of a round, and of the chain. Or with the last mean of the epoch, which the host after it has,
+    whose learner ends, and the host before it not: it is given it."""
+    when = {"fatal_mean": (VICTIM, ROUNDS)} if last else {"fatal": ROUND * 3 + VICTIM}
+    hosts = Hosts("ssgd", (1, 1, 1), terms={"on_death": "go-on"}, **when)
+    sim = SimRuntime(cluster("ssgd", 3), dying(last=last), goes_on=True)
     virtual = trained(sim)
     with hosts, MultiHostRuntime(hosts.cluster, hosts.place, hosts.all_terms) as runtime:
         real = [runtime.segment(plan(ROUNDS, 3, epoch=epoch)) for epoch in range(2)]
         assert torch.equal(runtime.rows(), sim.rows())
         assert len(runtime.state().vectors["row"]) == 3
     assert [gone.ranks for gone in real[0].hosts_lost] == [(VICTIM,)]
-    rest = sum(plan(ROUNDS, 3).epoch.piece(3 * k + VICTIM).frames for k in range(ROUND, ROUNDS))
-    assert rest <= real[0].missing[VICTIM] <= rest + ROUND * MINIBATCH  # what it had not reported is not known
+    rounds = ROUNDS - 1 if last else ROUND  # trained by it
+    rest = sum(plan(ROUNDS, 3).epoch.piece(3 * k + VICTIM).frames for k in range(rounds, ROUNDS))
+    assert rest <= real[0].missing[VICTIM] <= rest + rounds * MINIBATCH  # what it had not reported is not known
     assert sum(real[0].missing) == real[0].missing[VICTIM]
     assert virtual[0].missing[VICTIM] == rest
     assert real[1].missing == virtual[1].missing == (0, 0, 0)
@@ -356,10 +370,10 @@ def test_who_leads_next_repeats_the_mean_whatever_the_lost_leader_had_told_whom(
             give(one)
         have(sides, 1, EVERY_RANK)
         for host in told:
-            agreement = sides[host].host._transport._agreement  # type: ignore[attr-defined]
+            told_to = sides[host].host._transport._agreement  # type: ignore[attr-defined]
             done = MeansDone(1, sum(WEIGHTS), SIZE)
-            agreement.heard(0, CommunicatorMade(0, CommunicatorTerms(2, (0, 1, 2), (done, done, done))))
-            agreement.heard(0, MeanWeights(0, 3, 2, (1.0, 1.0)))
+            told_to.heard(0, CommunicatorMade(0, CommunicatorTerms(2, (0, 1, 2), (done, done, done))))
+            told_to.heard(0, MeanWeights(0, 3, 2, (1.0, 1.0)))
         lose(left, HOSTS[0])
         for one in left:
             give(one, 2.0)
@@ -388,6 +402,57 @@ def test_a_mean_that_some_hosts_have_is_given_to_those_who_have_not() -> None:
             assert one.arena.view(HostMeanSequences).total[1] == 4.5
             give(one, 2.0)
         have(sides, 2, EVERY_RANK, 2.0)
+
+
+def test_learners_that_come_to_life_while_their_host_says_who_is_in_means_are_in_them(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """As those of a session that has just begun. Their host leads, and has begun to wait for the others."""
+    come = CommunicatorAgreement.come
+
+    def slow(self: CommunicatorAgreement, *given: Any) -> CommunicatorTerms | None:
+        if self is not leading or sides[0].arena.liveness.alive[0]:
+            return come(self, *given)
+        for one in sides[1:]:
+            give(one)
+        until(lambda: self._come.keys() == {1, 2})
+        sides[0].arena.liveness.mark(HOSTS[0], True)
+        return come(self, *given)
+
+    monkeypatch.setattr(CommunicatorAgreement, "come", slow)
+    with three_hosts() as sides:
+        leading = sides[0].host._transport._agreement  # type: ignore[attr-defined]
+        lose(sides[:1], HOSTS[0])
+        until(lambda: bool(sides[0].arena.liveness.alive[0]))
+        give(sides[0])
+        have(sides, 1, EVERY_RANK)
+
+
+@pytest.mark.parametrize("lost", [False, True])
+def test_the_last_mean_of_all_is_given_to_those_who_have_it_not(lost: bool, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The chain breaks while it comes down, with a host or without; learners of who has it come to no other."""
+    with three_hosts() as sides:
+        for one in sides:
+            give(one)
+        have(sides, 1, EVERY_RANK)
+        say, broken = Link.say, sides[1].host._transport._communicator.before  # type: ignore[attr-defined]
+
+        def cut(self: Link, message: Message, payload: Sequence[Any] = ()) -> None:
+            if self is broken and isinstance(message, MeanPiece):
+                until(lambda: sides[2].complete == 2)
+                raise LinkError("it is cut")
+            say(self, message, payload)
+
+        monkeypatch.setattr(Link, "say", cut)
+        if lost:
+            monkeypatch.setattr(sides[1].host._transport._agreement, "heard", lambda *_: True)  # type: ignore[attr-defined]
+        for one in sides:
+            give(one, 2.0)
+        until(lambda: sides[2].complete == 2)
+        left = sides[::2] if lost else sides
+        lose(sides[::2], HOSTS[1] if lost else ())
+        have(left, 2, EVERY_RANK, 2.0)
+        sides[1].failures.clear()
 
 
 def test_a_gradient_that_is_never_complete_is_left_out_of_its_mean() -> None:

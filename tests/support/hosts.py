@@ -2,10 +2,13 @@
 on the loopback."""
 
 import json
+import os
+import signal
 import socket
 import sys
 from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
+from itertools import count
 from pathlib import Path
 from typing import Any
 
@@ -14,8 +17,11 @@ from roundelay.learner.base import Task
 from roundelay.learner.quadratic import Quadratic
 from roundelay.runtime.base import Cluster, Straggler
 from roundelay.runtime.hosts.control.agent import serve
+from roundelay.runtime.hosts.mean_transports.messages import MeanPiece
 from roundelay.runtime.hosts.terms import HostTerms
+from roundelay.runtime.hosts.transport.wire import Link
 from roundelay.runtime.launch.world import HostPlace
+from roundelay.runtime.messages import Message
 from support.blobs import Wide
 from support.clusters import OnDevice, cluster
 from support.coarse import Coarse
@@ -64,6 +70,7 @@ class Hosts:
     on_device: bool = False  # learners say that they compute on a device
     fatal: int = -1  # the minibatch at which a learner's host is killed
     learner_fatal: int = -1  # the one at which a learner is
+    fatal_mean: tuple[int, int] = (0, 0)  # a host, and the mean that it has and does not live to hand on
     once: str = ""  # a folder: whoever draws those again lives
     codec: str = ""  # by which everything goes, under a strategy of the tests' own instead of the named one
     rate: LearnersRate = "as-is"
@@ -142,7 +149,21 @@ class Hosts:
 def lead(host: int, facts: dict[str, Any]) -> None:
     """Be a host until the run has ended."""
     hosts = Hosts(**{**facts, "sizes": tuple(facts["sizes"])})
+    if host == hosts.fatal_mean[0]:
+        die_with_a_mean(hosts.fatal_mean[1])
     serve(hosts.cluster, place(hosts.sizes, host, hosts.port, hosts.later), hosts.all_terms, print, lambda: "")
+
+
+def die_with_a_mean(number: int) -> None:
+    """Have this host killed as it hands mean `number`, of one piece each, on to the host before it in the chain."""
+    say, handed = Link.say, count(1)
+
+    def fatal(self: Link, message: Message, payload: Sequence[Any] = ()) -> None:
+        if isinstance(message, MeanPiece) and next(handed) == number:
+            os.killpg(0, signal.SIGKILL)
+        say(self, message, payload)
+
+    Link.say = fatal  # type: ignore[method-assign]
 
 
 def main() -> None:

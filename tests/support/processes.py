@@ -1,7 +1,21 @@
-"""Processes of this machine, as the kernel tells of them."""
+"""Processes of this machine: some of Python that are run to their end, and others as the kernel tells of them."""
 
-from collections.abc import Iterable
+import subprocess
+import sys
+from collections.abc import Iterable, Mapping
 from pathlib import Path
+
+
+def run_python(
+    *arguments: str, where: Path | None = None, env: Mapping[str, str] | None = None, expect: int = 0
+) -> "subprocess.CompletedProcess[str]":
+    """A new process of Python that has ended, with its output; its exit status must be `expect`. `Preloaded` is faster
+    for one that needs torch."""
+    done = subprocess.run(
+        [sys.executable, *arguments], cwd=where, env=env, capture_output=True, text=True, timeout=110, check=False
+    )
+    assert done.returncode == expect, f"exit status {done.returncode}\n{done.stdout}\n{done.stderr}"
+    return done
 
 
 def stat(process: int) -> tuple[str, int]:

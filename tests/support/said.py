@@ -1,6 +1,21 @@
-"""A progress that keeps what a user would be told."""
+"""Words that a user would be told: of progress, and of a mistake."""
 
+from collections.abc import Callable
+from typing import ParamSpec
+
+import pytest
+
+from roundelay.core.errors import UserError
 from roundelay.core.progress import Silent
+
+_P = ParamSpec("_P")
+
+
+def refusal(call: Callable[_P, object], *arguments: _P.args, **named: _P.kwargs) -> str:
+    """The words of a call that is refused as a mistake of the user."""
+    with pytest.raises(UserError) as error:
+        call(*arguments, **named)
+    return str(error.value)
 
 
 class Said(Silent):

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from roundelay.runtime.attached.hosts.agent import SessionAgent
 from roundelay.runtime.attached.hosts.coordinator import SessionCoordinator
 from roundelay.runtime.attached.hosts.session_host import SessionHost
-from roundelay.runtime.attached.hosts.starting import SessionRequest
+from roundelay.runtime.attached.hosts.starting import SessionRequest, named
 from roundelay.runtime.hosts.control.finding import PendingJoins, open_router
 from roundelay.runtime.hosts.options import SessionHostOptions
 from roundelay.runtime.launch.world import HostPlace
@@ -40,7 +40,8 @@ def place(rank: int, port: int) -> HostPlace:
 
 def request(where: HostPlace, strategy: str) -> SessionRequest:
     options = SessionHostOptions(host_patience=PATIENCE)
-    return SessionRequest(1, where, make_strategy(strategy, {}), options, {}, PATIENCE, PARAMETERS, SHOWN_BYTES, 1, ())
+    of = named(make_strategy(strategy, {}))
+    return SessionRequest(1, where, of, options, {}, PATIENCE, PARAMETERS, SHOWN_BYTES, 1, ())
 
 
 @contextmanager

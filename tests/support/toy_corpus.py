@@ -9,9 +9,9 @@ from roundelay.core.streams import stream
 from roundelay_speech.data.manifest import Utterance
 from roundelay_speech.features.store import FeatureStore, SpeakerStats
 from roundelay_speech.hmm.flat_start import AlignConfig
-from roundelay_speech.hmm.topology import STATES, monophones
+from roundelay_speech.hmm.topology import STATES
 from roundelay_speech.prepared import Corpus
-from support.toy_speech import LEXICON, frames_of, phones_of, sentences
+from support.toy_speech import LEXICON, frames_of, phones_of, sentences, tying
 
 FILTERS = 40
 SIZES = {"train": 60, "dev": 6, "test": 6}
@@ -47,7 +47,7 @@ def toy_corpus(folder: Path, seed: int = 0, short: int = 0) -> tuple[Corpus, Fea
         splits[split] = []
         for i, words in enumerate(sentences(rng, size)):
             name, speaker = f"{split}-{i}", i % 2
-            labels = np.array(frames_of(phones_of(words, rng), monophones(LEXICON.phones), rng))
+            labels = np.array(frames_of(phones_of(words, rng), tying(1), rng))
             labels = np.repeat(labels, 2, axis=0)
             if split == "train" and i < short:
                 labels = labels[:2]

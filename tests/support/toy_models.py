@@ -19,7 +19,6 @@ from roundelay_speech.models import (
     DnnConfig,
     ModelConfig,
     TdnnfConfig,
-    make_network,
 )
 from roundelay_speech.models.network import SequenceNetwork
 from support.toy_corpus import FILTERS, Truth, toy_corpus
@@ -64,13 +63,11 @@ def tiny(name: str) -> AcousticNetwork:
     """The network with its first parameters."""
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(0)
-        return make_network(TINY[name], FILTERS, toy()[3])
+        return TINY[name].network(FILTERS, toy()[3])
 
 
 with torch.random.fork_rng(devices=[]):
-    SEQUENCES = tuple(
-        name for name, config in TINY.items() if isinstance(make_network(config, FILTERS, 5), SequenceNetwork)
-    )
+    SEQUENCES = tuple(name for name, config in TINY.items() if isinstance(config.network(FILTERS, 5), SequenceNetwork))
 
 
 @dataclass(frozen=True)

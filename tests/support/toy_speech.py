@@ -6,7 +6,8 @@ Legend: T frames, S pdfs.
 import numpy as np
 import numpy.typing as npt
 
-from roundelay_speech.hmm.topology import SILENCE, STATES, Tying, monophones
+from roundelay_speech.hmm.topology import SILENCE, STATES, Tying
+from roundelay_speech.hmm.tree import untied
 from roundelay_speech.lexicon.lexicon import Lexicon
 
 LEXICON = Lexicon(
@@ -40,7 +41,7 @@ def sentences(rng: np.random.Generator, count: int) -> list[list[str]]:
 def tying(context: int) -> Tying:
     """Monophones, left biphones or triphones whose neighbours are told apart by parity only."""
     if context == 1:
-        return monophones(LEXICON.phones)
+        return untied(LEXICON.phones).tying()
     size = len(LEXICON.phones) + 1
     left, phone, right, state = np.meshgrid(*[np.arange(size)] * 3, np.arange(STATES), indexing="ij")
     right = right if context == 3 else np.zeros_like(right)

@@ -8,7 +8,7 @@ import torch
 
 from roundelay.learner.base import Learner, Task
 from roundelay.learner.module import ModuleLearner
-from roundelay_speech.models import BlstmConfig, ConformerConfig, ModelConfig, TdnnfConfig, make_network
+from roundelay_speech.models import BlstmConfig, ConformerConfig, ModelConfig, TdnnfConfig
 from roundelay_speech.models.network import SequenceNetwork
 from roundelay_speech.models.sequences import UtteranceExamples
 from roundelay_speech.objectives import Ctc
@@ -35,7 +35,7 @@ def examples_of(name: str) -> tuple[SequenceNetwork, UtteranceExamples]:
     splits, _ = label_splits(corpus, store, units, config.subsampling)  # type: ignore[union-attr]
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(0)
-        network = make_network(config, FILTERS, len(units.columns))
+        network = config.network(FILTERS, len(units.columns))
     assert isinstance(network, SequenceNetwork)
     return network, network.utterances(store, splits)
 

@@ -1,12 +1,12 @@
 """docs/architecture.md shows the folders as they are: its trees are those that docs/tree.py writes from docstrings."""
 
-import importlib
 import re
-import sys
 from pathlib import Path
 from types import ModuleType
 
 import pytest
+
+from support.scripts import load_script
 
 ROOT = Path(__file__).parents[2]
 PAGE = ROOT / "docs" / "architecture.md"
@@ -15,11 +15,7 @@ PACKAGES = [ROOT / place for place in ("src/roundelay", "speech/src/roundelay_sp
 
 @pytest.fixture(scope="module")
 def tree() -> ModuleType:
-    sys.path.insert(0, str(ROOT / "docs"))
-    try:
-        return importlib.import_module("tree")
-    finally:
-        sys.path.remove(str(ROOT / "docs"))
+    return load_script("docs/tree.py")
 
 
 def shown(lines: list[str]) -> dict[str, str]:

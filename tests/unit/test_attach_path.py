@@ -46,7 +46,7 @@ def passed(strategy: str) -> list[Counter[tuple[str, str]]]:
     return found[STEADY:]
 
 
-@pytest.mark.parametrize(("strategy", "most_files", "most_calls"), [("adpsgd", 22, 155), ("ssgd", 27, 173)])
+@pytest.mark.parametrize(("strategy", "most_files", "most_calls"), [("adpsgd", 20, 151), ("ssgd", 25, 169)])
 def test_the_way_of_a_step_is_short(
     strategy: str, most_files: int, most_calls: int, capsys: pytest.CaptureFixture[str]
 ) -> None:

@@ -19,7 +19,7 @@ from hypothesis import strategies as st
 from roundelay.core.progress import Silent
 from roundelay_speech.audio.reading import AudioError, audio_length, read_audio, read_header
 from roundelay_speech.corpus.formats.export import write_part
-from roundelay_speech.corpus.formats.kaldi import KaldiOptions, read_data_dir_with
+from roundelay_speech.corpus.formats.kaldi import KaldiOptions, read_data_dir
 from roundelay_speech.corpus.formats.lhotse import read_part
 from roundelay_speech.corpus.formats.matrices import store_matrices
 from roundelay_speech.data.manifest import problems_of, read_manifest, write_manifest
@@ -61,7 +61,7 @@ def test_data_directories(corpus: Path, data: st.DataObject, name: str) -> None:
     path.write_bytes(data.draw(damaged(whole)))
     try:
         with may_be_refused(rf"{corpus}/train/[a-z0-9.]+:(\d+:)? "):
-            read = read_data_dir_with(corpus / "train", corpus, KaldiOptions("skip"))
+            read = read_data_dir(corpus / "train", corpus, KaldiOptions("skip"))
             assert not [problem for u in read.utterances for problem in problems_of(u)]
             for one in read.left_out:
                 assert one.reason.startswith(f"{one.id}: {corpus}/train/")
@@ -95,7 +95,7 @@ def test_given_features(given_features: Path, data: st.DataObject, name: str) ->
     path.write_bytes(data.draw(damaged(whole)))
     try:
         with may_be_refused(rf"{given_features}/train/[a-z0-9_.]+(:\d+:|:| ?\[|`)|of the features|[0-9]+ speaker"):
-            read = read_data_dir_with(train, given_features, KaldiOptions("skip"))
+            read = read_data_dir(train, given_features, KaldiOptions("skip"))
             for one in read.left_out:
                 assert one.reason.startswith(f"{one.id}: {train}/")
             if read.utterances:

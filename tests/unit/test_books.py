@@ -2,9 +2,9 @@
 
 import gzip
 import json
-import subprocess
-import sys
 from pathlib import Path
+
+from support.processes import run_python
 
 SCRIPT = Path(__file__).parents[2] / "recipes" / "mini_librispeech" / "books.py"
 BOOK = """# CHAPTER I
@@ -21,8 +21,7 @@ def text_of(folder: Path, *options: str) -> tuple[list[str], str]:
     read = "SHE READ THIS OLD STORY ALOUD TO US EVERY EVENING"
     for split, text in {"train": "ALL THAT IS SAID HERE MAY BE IN A BOOK", "test": read}.items():
         (corpus / f"{split}.jsonl").write_text(json.dumps({"id": "u", "text": text}) + "\n")
-    command = [sys.executable, str(SCRIPT), str(folder / "books"), "--unlike", str(corpus), "--out", str(out), *options]
-    done = subprocess.run(command, check=True, capture_output=True, text=True, timeout=100)
+    done = run_python(str(SCRIPT), str(folder / "books"), "--unlike", str(corpus), "--out", str(out), *options)
     return gzip.decompress(out.read_bytes()).decode().splitlines(), done.stderr
 
 

@@ -28,9 +28,9 @@ from roundelay_lab.claims.experiment import Mixing, Piece, Printed, Row, Scenari
 from roundelay_lab.claims.noise import noise_scale
 from roundelay_lab.claims.page import BESIDE, DRAWN, PAGE, draw, measured_table, page, settled
 from roundelay_lab.claims.rule import Verdict, configuration, judge, landings, measured
-from roundelay_lab.claims.running import Kept, Ways, run_claim
+from roundelay_lab.claims.running import Kept, run_claim
 from roundelay_lab.claims.simulations import mixing_pieces, printed_pieces, scenario_pieces, settled_on_paper
-from roundelay_lab.claims.speech import ClaimFolders, Tables, grid_of
+from roundelay_lab.claims.speech import ClaimFolders, Tables, Ways, grid_of
 
 ROOT = Path(__file__).parents[2]
 KEYS = ("strategy", "learners")

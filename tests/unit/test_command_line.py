@@ -22,6 +22,7 @@ from roundelay.commands import arguments
 from roundelay.commands.examples import FIRST_STEPS
 from roundelay.core.errors import UserError
 from roundelay.runtime.base import parse_straggler
+from support.processes import run_python
 
 COMMANDS = _parsers()[1]
 NUMBERS = {
@@ -347,9 +348,7 @@ def test_slips_are_named_before_torch_is_loaded(tmp_path: Path) -> None:
     (tmp_path / "recipe.yaml").write_text("name: x\ncorpus: data\nalignment: ali\n")
     script = "import sys\nfrom roundelay.cli import main\n"
     script += f"for words in {NOT_THERE + SLIPS!r}:\n    assert main(words.split()) == 2, words\n"
-    command = [sys.executable, "-c", f"{script}assert 'torch' not in sys.modules\n"]
-    done = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, timeout=100, check=False)
-    assert done.returncode == 0, done.stderr
+    done = run_python("-c", f"{script}assert 'torch' not in sys.modules\n", where=tmp_path)
     said = "".join(done.stderr.split()).split("roundelay:")
     named = [line for line in said if line.startswith(("nothere", "norecipe'nothere'"))]
     assert len(named) == len(NOT_THERE), done.stderr
@@ -372,8 +371,7 @@ assert not loaded("torch"), "a server, which begins and ends at once; its memory
 
 
 def test_what_does_not_compute_loads_no_torch() -> None:
-    done = subprocess.run([sys.executable, "-c", NO_TORCH], capture_output=True, text=True, timeout=100, check=False)
-    assert done.returncode == 0, done.stderr
+    run_python("-c", NO_TORCH)
 
 
 def test_torch_is_imported_without_garbage_collection(tmp_path: Path) -> None:
@@ -384,8 +382,7 @@ def test_torch_is_imported_without_garbage_collection(tmp_path: Path) -> None:
         "from roundelay.cli import main\ntry:\n    main(['doctor'])\nexcept ImportError: pass",
         "import roundelay\ntry:\n    roundelay.attach\nexcept ImportError: pass",
     ):
-        command = [sys.executable, "-c", f"{script}\nimport gc; print('collects', gc.isenabled())"]
-        done = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, timeout=100, check=False)
+        done = run_python("-c", f"{script}\nimport gc; print('collects', gc.isenabled())", where=tmp_path)
         assert done.stdout.split() == ["collects", "False", "collects", "True"], done
 
 

@@ -5,8 +5,6 @@ import gzip
 import json
 import os
 import signal
-import subprocess
-import sys
 import textwrap
 import tracemalloc
 from pathlib import Path
@@ -15,12 +13,8 @@ import pytest
 
 from roundelay.core.errors import UserError
 from roundelay.core.files import atomic_write, json_line, read_json, read_text, refuse_ours, write_json, write_text
-
-
-def run_python(program: str, *args: Path) -> subprocess.CompletedProcess[str]:
-    """Run a program in a process of its own, since a kill or a limit on file size cannot be taken back."""
-    command = [sys.executable, "-c", textwrap.dedent(program), *map(str, args)]
-    return subprocess.run(command, capture_output=True, text=True, timeout=60, check=False)
+from support.processes import run_python
+from support.said import refusal
 
 
 def test_the_file_appears_only_when_whole(tmp_path: Path) -> None:
@@ -77,7 +71,7 @@ def test_a_write_that_the_system_cuts_short_leaves_the_old_file(tmp_path: Path) 
         except UserError as error:
             print(error)
     """
-    done = run_python(program, path)
+    done = run_python("-c", textwrap.dedent(program), str(path))
     assert done.stderr == ""
     assert f"{path}: cannot be written" in done.stdout
     assert path.read_text() == "old"
@@ -96,7 +90,7 @@ def test_a_kill_leaves_the_old_file(tmp_path: Path) -> None:
             file.flush()
             os.kill(os.getpid(), signal.SIGKILL)
     """
-    assert run_python(program, path).returncode == -signal.SIGKILL
+    run_python("-c", textwrap.dedent(program), str(path), expect=-signal.SIGKILL)
     assert path.read_text() == "old"
     write_text(path, "new")  # what the kill left behind does not stand in the way
     assert path.read_text() == "new"
@@ -185,9 +179,7 @@ def test_packed_text_is_unpacked_up_to_a_limit(tmp_path: Path) -> None:
 )
 def test_what_is_no_utf_8_is_named(data: bytes, said: str, tmp_path: Path) -> None:
     (tmp_path / "words").write_bytes(data)
-    with pytest.raises(UserError) as error:
-        read_text(tmp_path / "words", "")
-    assert f"words:{said}" in str(error.value)
+    assert f"words:{said}" in refusal(read_text, tmp_path / "words", "")
 
 
 @pytest.mark.parametrize("name", ["packed.json", "corpus.json", "align.json", "model.json"])

@@ -3,13 +3,14 @@
 import os
 import shutil
 import subprocess
-import sys
 import sysconfig
 import tarfile
 import zipfile
 from pathlib import Path
 
 import pytest
+
+from support.processes import run_python
 
 ROOT = Path(__file__).parents[2]
 ATOP = """
@@ -38,9 +39,7 @@ def packed(tmp_path_factory: pytest.TempPathFactory) -> Path:
         shutil.copy(ROOT / name, copy)
     build = f"import setuptools.build_meta as b; b.build_sdist({str(folder)!r}); b.build_wheel({str(folder)!r})"
     for place in (copy, copy / "speech", copy / "lab"):
-        subprocess.run(
-            [sys.executable, "-c", build], cwd=place, check=True, capture_output=True, text=True, timeout=100
-        )
+        run_python("-c", build, where=place)
     return folder
 
 
@@ -108,15 +107,7 @@ def run(script: str, wheels: list[Path], others: Path, tmp_path: Path) -> subpro
         with zipfile.ZipFile(wheel) as whole:
             whole.extractall(tmp_path)
     environment = {**os.environ, "PYTHONPATH": f"{tmp_path}{os.pathsep}{others}"}
-    return subprocess.run(
-        [sys.executable, "-S", "-c", script],
-        cwd=tmp_path,
-        env=environment,
-        capture_output=True,
-        text=True,
-        timeout=100,
-        check=True,
-    )
+    return run_python("-S", "-c", script, where=tmp_path, env=environment)
 
 
 def test_the_wheel_alone_trains_a_loop_and_names_what_speech_needs(packed: Path, others: Path, tmp_path: Path) -> None:

@@ -21,7 +21,7 @@ from roundelay.runtime.doctor.findings import DoctorReport, Finding, Verdict, Wa
 from roundelay.runtime.doctor.host import Asked, examine
 from roundelay.runtime.hosts.transport.relay import BehindRelay
 from roundelay.runtime.hosts.transport.wire import USUAL_LINKS, Link
-from roundelay.runtime.launch.world import World, read_by_hand
+from roundelay.runtime.launch.world import HostPlace, read_by_hand
 from roundelay.runtime.messages import read
 from support.until import together
 
@@ -242,14 +242,12 @@ def test_hosts_started_alike_meet_at_the_master_and_who_is_missing_is_named() ->
         return server.address[1]
 
     master = port()
-    world, said = World(0, 6, "127.0.0.1", master), list[str]()
+    place, said = HostPlace((0, 1), 6, 0, "127.0.0.1", master, secret=SECRET), list[str]()
     results: dict[int, DoctorReport | None] = {}
 
     def come(first: int, at: int) -> None:
-        world_here = replace(world, rank=first)
-        results[first] = meet(
-            world_here, (first, first + 1), ("127.0.0.1", at), SECRET, ASKED, 4 if first == 0 else 60, said.append
-        )
+        here = replace(place, ranks=(first, first + 1), listen=("127.0.0.1", at))
+        results[first] = meet(here, ASKED, 4 if first == 0 else 60, said.append)
 
     together(partial(come, 0, master), partial(come, 2, 0))
     report = results[0]
@@ -259,7 +257,7 @@ def test_hosts_started_alike_meet_at_the_master_and_who_is_missing_is_named() ->
     assert len(report.hosts) == len(report.ways) == 2
     assert [f.about for f in report.between if f.verdict is Verdict.BAD] == ["rank 4", "rank 5"]
     with pytest.raises(UserError, match=r"rank 2: cannot reach the host of rank 0 at 127\.0\.0\.1"):
-        meet(replace(world, rank=2), (2, 3), ("127.0.0.1", 0), SECRET, ASKED, 0.5, said.append)
+        meet(replace(place, ranks=(2, 3), listen=("127.0.0.1", 0)), ASKED, 0.5, said.append)
 
 
 # By the command line --------------------------------------------------------------------------------------------------

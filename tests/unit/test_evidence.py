@@ -144,7 +144,18 @@ def test_frames_are_like_speech_where_they_are_not_like_noise() -> None:
 
 def test_loudness_does_not_matter_to_cepstra() -> None:
     bands = stream(0, "bands").normal(size=(50, 26)).astype(np.float32)
-    np.testing.assert_allclose(cepstra(bands), cepstra(bands + 5), atol=1e-3)
+    for room in (None, 20.0):
+        np.testing.assert_allclose(cepstra(bands, room), cepstra(bands + 5, room), atol=1e-3)
+
+
+def test_valleys_deeper_than_in_any_room_do_not_matter_to_cepstra() -> None:
+    """Of a synthesised voice; those that a room leaves are as they are, however loud it is."""
+    bands = stream(0, "bands").normal(size=(50, 26)).astype(np.float32)
+    deep, deeper = (np.where(np.arange(26) % 5 == np.arange(50)[:, None] % 5, depth, bands) for depth in (-12, -60))
+    np.testing.assert_allclose(
+        cepstra(deep.astype(np.float32), 15.0), cepstra(deeper.astype(np.float32), 15.0), atol=0.1
+    )
+    assert np.abs(cepstra(deep.astype(np.float32), None) - cepstra(deeper.astype(np.float32), None)).max() > 10
 
 
 @pytest.mark.parametrize(("rate", "bands"), [(16000, 28), (8000, 38)])

@@ -3,7 +3,6 @@
 import importlib.util
 import os
 import re
-import subprocess
 import sys
 import tomllib
 from pathlib import Path
@@ -14,6 +13,7 @@ import pytest
 from roundelay.cli import main
 from roundelay.core.errors import UserError
 from roundelay.core.extras import MODULES, Binding, load, need
+from support.processes import run_python
 
 ROOT = Path(__file__).parents[2]
 PROJECTS: dict[str, dict[str, Any]] = {
@@ -82,16 +82,7 @@ def test_nothing_but_speech_needs_speech(tmp_path: Path) -> None:
     gone = f"import sys\nsys.modules.update(dict.fromkeys({EVERY!r}))\n"
     (tmp_path / "sitecustomize.py").write_text(gone)  # every process of Python begins with it
     paths = os.pathsep.join([str(tmp_path), *filter(None, sys.path)])
-    done = subprocess.run(
-        [sys.executable, "-c", SCRIPT],
-        env={**os.environ, "PYTHONPATH": paths},
-        cwd=tmp_path,
-        capture_output=True,
-        text=True,
-        timeout=110,
-        check=False,
-    )
-    assert done.returncode == 0, done.stderr
+    done = run_python("-c", SCRIPT, where=tmp_path, env={**os.environ, "PYTHONPATH": paths})
     speech = "needs the package roundelay-speech: pip install 'roundelay[speech]'."
     named = [
         f"roundelay.{name} {speech}" for name in ("prepare", "align", "decode", "transcribe", "load_model", "export")

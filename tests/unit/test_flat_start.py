@@ -15,13 +15,7 @@ from roundelay_speech.features.store import FeatureStore
 from roundelay_speech.hmm.alignment import FIT_FILE, LOG, TREE, Alignment, AlignSummary
 from roundelay_speech.hmm.flat_start import AlignConfig, Unfinished, kept_in, train_alignments
 from roundelay_speech.hmm.gmm import load_mixtures
-from roundelay_speech.hmm.task import (
-    ModelScores,
-    RealignConfig,
-    Task,
-    realign,
-    scratch_folder,
-)
+from roundelay_speech.hmm.task import ModelScores, RealignConfig, Task, realign, scratch_folder
 from roundelay_speech.hmm.tree import windows
 from roundelay_speech.prepared import Corpus
 from support.damage import forget_checksums
@@ -29,24 +23,25 @@ from support.said import Said
 from support.toy_corpus import QUICK, SIZES, Truth, toy_corpus
 
 ALONE = RealignConfig(workers=1)
+Made = tuple[Corpus, FeatureStore, Truth, Alignment]
 
 
 @pytest.fixture(scope="module")
-def made(tmp_path_factory: pytest.TempPathFactory) -> tuple[Corpus, FeatureStore, Truth, Alignment]:
+def made(tmp_path_factory: pytest.TempPathFactory) -> Made:
     folder = tmp_path_factory.mktemp("toy")
     corpus, store, truth = toy_corpus(folder, seed=1)
     train_alignments(corpus, store, QUICK, folder / "ali", Silent())
     return corpus, store, truth, Alignment.load(folder / "ali")
 
 
-def test_known_phones_come_back(made: tuple[Corpus, FeatureStore, Truth, Alignment]) -> None:
+def test_known_phones_come_back(made: Made) -> None:
     _, store, truth, alignment = made
     labels = np.concatenate([truth[name] for name in store.utterance_ids])
     assert (alignment.phones == labels[:, 0]).mean() > 0.98
     assert (alignment.states == labels[:, 1]).mean() > 0.94
 
 
-def test_pdfs_are_those_of_the_tying(made: tuple[Corpus, FeatureStore, Truth, Alignment]) -> None:
+def test_pdfs_are_those_of_the_tying(made: Made) -> None:
     _, store, _, alignment = made
     assert alignment.pdf.dtype == np.int32
     assert alignment.num_pdfs == alignment.tying.num_pdfs == alignment.summary.num_pdfs <= 40
@@ -58,7 +53,7 @@ def test_pdfs_are_those_of_the_tying(made: tuple[Corpus, FeatureStore, Truth, Al
     assert alignment.counts().sum() == len(alignment.pdf)
 
 
-def test_summary_and_log(made: tuple[Corpus, FeatureStore, Truth, Alignment]) -> None:
+def test_summary_and_log(made: Made) -> None:
     _, _, truth, alignment = made
     summary = alignment.summary
     assert summary.utterances == summary.aligned == SIZES
@@ -72,7 +67,7 @@ def test_summary_and_log(made: tuple[Corpus, FeatureStore, Truth, Alignment]) ->
     assert not list(alignment.folder.glob(".*"))  # nothing is left behind
 
 
-def test_workers_change_nothing(made: tuple[Corpus, FeatureStore, Truth, Alignment], tmp_path: Path) -> None:
+def test_workers_change_nothing(made: Made, tmp_path: Path) -> None:
     corpus, store, _, alignment = made
     train_alignments(corpus, store, dataclasses.replace(QUICK, workers=2), tmp_path, Silent())
     again = Alignment.load(tmp_path)
@@ -80,7 +75,7 @@ def test_workers_change_nothing(made: tuple[Corpus, FeatureStore, Truth, Alignme
     assert again.tree == alignment.tree
 
 
-def test_a_finished_alignment_is_not_made_again(made: tuple[Corpus, FeatureStore, Truth, Alignment]) -> None:
+def test_a_finished_alignment_is_not_made_again(made: Made) -> None:
     corpus, store, _, alignment = made
     summary = train_alignments(corpus, store, dataclasses.replace(QUICK, workers=2), alignment.folder, Silent())
     assert summary.again
@@ -106,9 +101,7 @@ def test_utterances_too_short_are_named_and_left_out(tmp_path: Path) -> None:
     assert (alignment.phones[:6] == 0).all()
 
 
-def test_realignment_with_the_truth_is_the_truth(
-    made: tuple[Corpus, FeatureStore, Truth, Alignment], tmp_path: Path
-) -> None:
+def test_realignment_with_the_truth_is_the_truth(made: Made, tmp_path: Path) -> None:
     corpus, store, truth, alignment = made
 
     def loglikes_of(name: str) -> Float32:
@@ -132,9 +125,7 @@ def test_realignment_with_the_truth_is_the_truth(
         realign(corpus, store, alignment, others, out=tmp_path, progress=Silent(), config=ALONE)
 
 
-def test_unusable_loglikes_name_the_utterance(
-    made: tuple[Corpus, FeatureStore, Truth, Alignment], tmp_path: Path
-) -> None:
+def test_unusable_loglikes_name_the_utterance(made: Made, tmp_path: Path) -> None:
     corpus, store, _, alignment = made
     for scores, message in [
         (np.zeros((1, alignment.num_pdfs), np.float32), "train-0: log-likelihoods are"),
@@ -146,7 +137,7 @@ def test_unusable_loglikes_name_the_utterance(
             realign(corpus, store, alignment, scores_of, out=tmp_path, progress=Silent(), config=ALONE)
 
 
-def test_broken_alignment_is_named(made: tuple[Corpus, FeatureStore, Truth, Alignment], tmp_path: Path) -> None:
+def test_broken_alignment_is_named(made: Made, tmp_path: Path) -> None:
     corpus, store, *_ = made
     with pytest.raises(UserError, match="no alignment here"):
         Alignment.load(tmp_path)
@@ -183,9 +174,7 @@ def test_leftovers_of_a_killed_run_are_removed(tmp_path: Path) -> None:
     assert not folder.exists()
 
 
-def test_words_that_were_not_said_are_named_and_left_out(
-    made: tuple[Corpus, FeatureStore, Truth, Alignment], tmp_path: Path
-) -> None:
+def test_words_that_were_not_said_are_named_and_left_out(made: Made, tmp_path: Path) -> None:
     """Every frame of two utterances speaks for silence alone: whoever begins to speak falls out of the widest beam."""
     corpus, store, _, alignment = made
     silence = np.unique(alignment.tying.table[:, 1])
@@ -221,9 +210,7 @@ def test_words_that_were_not_said_are_named_and_left_out(
     assert not (tmp_path / "fewer" / "align.json").exists()
 
 
-def test_fewer_tied_states_than_asked_for_are_explained(
-    made: tuple[Corpus, FeatureStore, Truth, Alignment],
-) -> None:
+def test_fewer_tied_states_than_asked_for_are_explained(made: Made) -> None:
     summary = made[3].summary
 
     def told(asked: int) -> str:
@@ -261,7 +248,7 @@ class Killed(BaseException):
 
 @pytest.mark.parametrize("at", [3, 9])
 def test_an_interrupted_alignment_goes_on_to_the_same_bits(
-    made: tuple[Corpus, FeatureStore, Truth, Alignment], at: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    made: Made, at: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Killed after a pass of monophones, and two later; after the first of triphones, and the last."""
     corpus, store, _, whole = made
@@ -293,7 +280,7 @@ def test_an_interrupted_alignment_goes_on_to_the_same_bits(
 
 
 def test_what_is_kept_of_another_or_damaged_is_begun_anew(
-    made: tuple[Corpus, FeatureStore, Truth, Alignment], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    made: Made, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     corpus, store, _, whole = made
     keep = Unfinished.keep

@@ -10,7 +10,7 @@ from roundelay.core.epochs import EpochPlan
 from roundelay.core.errors import UserError
 from roundelay.learner.module import ModuleLearner
 from roundelay_speech.features.store import StoredPart
-from roundelay_speech.models import BlstmConfig, CldnnConfig, ConformerConfig, DnnConfig, make_network
+from roundelay_speech.models import BlstmConfig, CldnnConfig, ConformerConfig, DnnConfig
 from roundelay_speech.models.frontend import AugmentConfig, Frontend, FrontendConfig, SpecAugment
 from support.toy_models import TINY, toy
 
@@ -64,15 +64,15 @@ def test_sequences_see_the_same_as_windows() -> None:
 
 @pytest.mark.parametrize("config", [DnnConfig(layers=1, width=8), BlstmConfig(layers=1, cells=4), ConformerConfig()])
 def test_networks_are_made_for_parts(config: DnnConfig | BlstmConfig | ConformerConfig) -> None:
-    make_network(config, PUBLISHED, 7)
+    config.network(PUBLISHED, 7)
 
 
 def test_a_convolution_wants_one_filterbank() -> None:
     with pytest.raises(UserError, match=r"it needs one filterbank that has them, not fmllr \(deltas 0\), logmel"):
-        make_network(CldnnConfig(), PUBLISHED, 7)
+        CldnnConfig().network(PUBLISHED, 7)
     with pytest.raises(UserError, match=r"with 2 orders of deltas.*not fbank \(deltas 1\)"):
-        make_network(CldnnConfig(deltas=2), (StoredPart("fbank", 40, deltas=1),), 7)
-    make_network(CldnnConfig(deltas=1), (StoredPart("fbank", 40, deltas=2),), 7)
+        CldnnConfig(deltas=2).network((StoredPart("fbank", 40, deltas=1),), 7)
+    CldnnConfig(deltas=1).network((StoredPart("fbank", 40, deltas=2),), 7)
 
 
 @pytest.mark.parametrize("name", ["dnn", "blstm"])
@@ -82,7 +82,7 @@ def test_masked_gradients_are_functions_of_the_point_and_the_minibatch(name: str
 
     def learner(augment: AugmentConfig | None) -> ModuleLearner:
         torch.manual_seed(0)
-        network = make_network(config, store.parts, states)
+        network = config.network(store.parts, states)
         if augment is not None:
             network.frontend.augment = SpecAugment(augment, store.parts)
         return ModuleLearner(network, network.examples(store, labels, splits))

@@ -1,14 +1,13 @@
 """benchmarks/gpu_all.py: steps with time limits, of which those that were done are not done again."""
 
 import argparse
-import importlib.util
 import json
-import sys
 from pathlib import Path
 from types import ModuleType
 
 import pytest
 
+from support.scripts import load_script
 from support.until import until
 
 PROGRAM = Path(__file__).parents[2] / "benchmarks" / "gpu_all.py"
@@ -16,13 +15,7 @@ PROGRAM = Path(__file__).parents[2] / "benchmarks" / "gpu_all.py"
 
 @pytest.fixture(scope="module")
 def program() -> ModuleType:
-    spec = importlib.util.spec_from_file_location("gpu_all", PROGRAM)
-    assert spec is not None
-    assert spec.loader is not None
-    module = importlib.util.module_from_spec(spec)
-    sys.modules["gpu_all"] = module  # dataclasses look for it
-    spec.loader.exec_module(module)
-    return module
+    return load_script("benchmarks/gpu_all.py")
 
 
 def options(out: Path, **others: object) -> argparse.Namespace:

@@ -11,7 +11,7 @@ from roundelay.core.streams import stream
 from roundelay_speech.decode.graphs.graph import GraphConfig, load_graph, save_graph
 from roundelay_speech.decode.graphs.hmm import build_graph
 from roundelay_speech.decode.search import decode
-from roundelay_speech.hmm.topology import monophones
+from roundelay_speech.hmm.tree import untied
 from roundelay_speech.ngrams.estimate import estimate
 from roundelay_speech.search.fst import (
     file_bytes,
@@ -133,9 +133,9 @@ def test_phones_must_be_known_to_the_tying() -> None:
     """All of those of the lexicon; a small vocabulary may lack some of the tying's."""
     model = estimate(TEXT, LEXICON.words)
     with pytest.raises(UserError, match=r"phones that the alignment does not know \(UW\)"):
-        build_graph(LEXICON, model, monophones([p for p in LEXICON.phones if p != "UW"]))
-    wider = build_graph(LEXICON, model, monophones([*LEXICON.phones, "ZZ"]))
-    assert wider.info["arcs"] == build_graph(LEXICON, model, monophones(LEXICON.phones)).info["arcs"]
+        build_graph(LEXICON, model, untied([p for p in LEXICON.phones if p != "UW"]).tying())
+    wider = build_graph(LEXICON, model, untied([*LEXICON.phones, "ZZ"]).tying())
+    assert wider.info["arcs"] == build_graph(LEXICON, model, tying(1)).info["arcs"]
 
 
 def test_bad_options() -> None:

@@ -4,6 +4,7 @@ import gzip
 import itertools
 from dataclasses import replace
 from pathlib import Path
+from typing import NamedTuple
 
 import numpy as np
 import pytest
@@ -11,13 +12,15 @@ import pytest
 from roundelay.core.errors import UserError
 from roundelay.core.progress import Silent
 from roundelay_speech.features.store import FeatureStore
-from roundelay_speech.hmm.alignment import Alignment, AlignSummary, silence_share, write_alignment
-from roundelay_speech.hmm.formats.export import export_kaldi, export_textgrids, phone_bounds, word_spans
+from roundelay_speech.hmm.align import word_spans
+from roundelay_speech.hmm.alignment import Alignment, AlignSummary, silence_share
+from roundelay_speech.hmm.formats.export import export_kaldi, export_textgrids
 from roundelay_speech.hmm.formats.from_kaldi import KaldiAlignment, import_kaldi
 from roundelay_speech.hmm.formats.interchange import ImportConfig
 from roundelay_speech.hmm.formats.kaldi_tying import match_phones
 from roundelay_speech.hmm.formats.textgrid import Interval, TextGrid, Tier, at_least, import_textgrids, write_textgrid
-from roundelay_speech.hmm.topology import SILENCE, STATES
+from roundelay_speech.hmm.task import Labels
+from roundelay_speech.hmm.topology import SILENCE, STATES, phone_bounds
 from roundelay_speech.hmm.tree import DecisionTree, Leaf, Split, untied, windows
 from roundelay_speech.kaldi_io.objects import read_int_vectors
 from roundelay_speech.prepared import Corpus
@@ -29,9 +32,22 @@ from support.toy_speech import LEXICON
 PHONES = LEXICON.phones  # SIL AA AH G N OW P S T UW
 
 
+class Toy(NamedTuple):
+    """A corpus whose every frame is known."""
+
+    corpus: Corpus
+    store: FeatureStore
+    truth: Truth
+
+    def imported(self, kaldi: KaldiAlignment | Path, folder: Path, config: ImportConfig | None = None) -> AlignSummary:
+        """Make an alignment of one that Kaldi has made, or of its folder."""
+        source = KaldiAlignment((kaldi,)) if isinstance(kaldi, Path) else kaldi
+        return import_kaldi(self.corpus, self.store, source, config or ImportConfig(), folder, Silent())
+
+
 @pytest.fixture
-def toy(tmp_path: Path) -> tuple[Corpus, FeatureStore, Truth]:
-    return toy_corpus(tmp_path)
+def toy(tmp_path: Path) -> Toy:
+    return Toy(*toy_corpus(tmp_path))
 
 
 def asking_tree() -> DecisionTree:
@@ -75,14 +91,7 @@ def written(folder: Path, store: FeatureStore, truth: Truth, tree: DecisionTree,
         None,
         silence_share(phones.astype(np.int16)),
     )
-    write_alignment(
-        folder,
-        pdf=pdf.astype(np.int32),
-        phones=phones.astype(np.int16),
-        states=states.astype(np.int8),
-        tree=tree,
-        summary=summary,
-    )
+    Labels(pdf.astype(np.int32), phones.astype(np.int16), states.astype(np.int8)).write(folder, tree, summary)
     return Alignment.load(folder)
 
 
@@ -93,28 +102,24 @@ def same(one: Alignment, other: Alignment) -> None:
     assert one.tying.context == other.tying.context
 
 
-def test_kaldi_there_and_back_is_the_same(tmp_path: Path, toy: tuple[Corpus, FeatureStore, Truth]) -> None:
+def test_kaldi_there_and_back_is_the_same(tmp_path: Path, toy: Toy) -> None:
     corpus, store, truth = toy
     for tree in (untied(PHONES), asking_tree()):
         folder = tmp_path / str(tree.context)
         before = written(folder / "ali", store, truth, tree, skip="train-3")
         assert export_kaldi(corpus, store, before, folder / "kaldi", Silent()) == len(truth) - 1
-        summary = import_kaldi(
-            corpus, store, KaldiAlignment((folder / "kaldi",)), ImportConfig(), folder / "back", Silent()
-        )
+        summary = toy.imported(folder / "kaldi", folder / "back")
         assert summary.failed == {"train-3": "not in the alignment"}
         same(before, Alignment.load(folder / "back"))
-        again = import_kaldi(
-            corpus, store, KaldiAlignment((folder / "kaldi",)), ImportConfig(), folder / "back", Silent()
-        )
+        again = toy.imported(folder / "kaldi", folder / "back")
         assert again.again
         # The pdfs alone, with the tree, say as much.
         source = KaldiAlignment((folder / "kaldi",), (folder / "kaldi" / "pdf.txt",))
-        import_kaldi(corpus, store, source, ImportConfig(), folder / "pdfs", Silent())
+        toy.imported(source, folder / "pdfs")
         same(before, Alignment.load(folder / "pdfs"))
 
 
-def test_textgrids_there_and_back_are_the_same_phones(tmp_path: Path, toy: tuple[Corpus, FeatureStore, Truth]) -> None:
+def test_textgrids_there_and_back_are_the_same_phones(tmp_path: Path, toy: Toy) -> None:
     corpus, store, truth = toy
     before = written(tmp_path / "ali", store, truth, untied(PHONES))
     export_textgrids(corpus, store, before, tmp_path / "grids", Silent())
@@ -202,31 +207,25 @@ def kaldi_folder(
 
 
 @pytest.mark.parametrize("text_vectors", [True, False])
-def test_positions_are_dropped_and_silence_has_three_states(
-    tmp_path: Path, toy: tuple[Corpus, FeatureStore, Truth], text_vectors: bool
-) -> None:
-    corpus, store, truth = toy
+def test_positions_are_dropped_and_silence_has_three_states(tmp_path: Path, toy: Toy, text_vectors: bool) -> None:
+    _, store, truth = toy
     kaldi_folder(tmp_path / "kaldi", truth, text_vectors=text_vectors)
-    summary = import_kaldi(
-        corpus, store, KaldiAlignment((tmp_path / "kaldi",)), ImportConfig(), tmp_path / "ali", Silent()
-    )
+    summary = toy.imported(tmp_path / "kaldi", tmp_path / "ali")
     assert not summary.failed
     same(written(tmp_path / "true", store, truth, untied(PHONES)), Alignment.load(tmp_path / "ali"))
 
 
-def test_positions_the_tree_tells_apart_need_a_lexicon_that_does(
-    tmp_path: Path, toy: tuple[Corpus, FeatureStore, Truth]
-) -> None:
-    corpus, store, truth = toy
+def test_positions_the_tree_tells_apart_need_a_lexicon_that_does(tmp_path: Path, toy: Toy) -> None:
+    _, store, truth = toy
     kaldi_folder(tmp_path / "kaldi", truth, tells_positions=True)
     source = KaldiAlignment((tmp_path / "kaldi",))
     with pytest.raises(UserError, match="the tree tells AA_B, AA_I, AA_E, AA_S apart, the lexicon does not"):
-        import_kaldi(corpus, store, source, ImportConfig(), tmp_path / "ali", Silent())
-    import_kaldi(corpus, store, source, ImportConfig(tying="monophones"), tmp_path / "ali", Silent())
+        toy.imported(source, tmp_path / "ali")
+    toy.imported(source, tmp_path / "ali", ImportConfig(tying="monophones"))
     same(written(tmp_path / "true", store, truth, untied(PHONES)), Alignment.load(tmp_path / "ali"))
 
 
-def test_a_tree_of_another_model_is_noticed(tmp_path: Path, toy: tuple[Corpus, FeatureStore, Truth]) -> None:
+def test_a_tree_of_another_model_is_noticed(tmp_path: Path, toy: Toy) -> None:
     corpus, store, truth = toy
     before = written(tmp_path / "ali", store, truth, asking_tree())
     export_kaldi(corpus, store, before, tmp_path / "kaldi", Silent())
@@ -234,10 +233,10 @@ def test_a_tree_of_another_model_is_noticed(tmp_path: Path, toy: tuple[Corpus, F
     export_kaldi(corpus, store, other, tmp_path / "mono", Silent())
     source = KaldiAlignment((tmp_path / "kaldi",), tree=tmp_path / "mono" / "tree")
     with pytest.raises(UserError, match="has another pdf by the transition model than by the tree"):
-        import_kaldi(corpus, store, source, ImportConfig(), tmp_path / "back", Silent())
+        toy.imported(source, tmp_path / "back")
 
 
-def test_what_does_not_fit_is_named_and_left_out(tmp_path: Path, toy: tuple[Corpus, FeatureStore, Truth]) -> None:
+def test_what_does_not_fit_is_named_and_left_out(tmp_path: Path, toy: Toy) -> None:
     corpus, store, truth = toy
     before = written(tmp_path / "ali", store, truth, untied(PHONES))
     export_kaldi(corpus, store, before, tmp_path / "kaldi", Silent())
@@ -249,7 +248,7 @@ def test_what_does_not_fit_is_named_and_left_out(tmp_path: Path, toy: tuple[Corp
     vectors["nobody"] = [1]
     kaldi_files.write_alignment(packed, vectors)
     source = KaldiAlignment((tmp_path / "kaldi",))
-    summary = import_kaldi(corpus, store, source, ImportConfig(), tmp_path / "back", Silent())
+    summary = toy.imported(source, tmp_path / "back")
     frames = store.frames("train-1")
     assert summary.failed == {
         "train-1": f"{frames - 1} frames in the alignment, {frames} in the features",
@@ -260,29 +259,29 @@ def test_what_does_not_fit_is_named_and_left_out(tmp_path: Path, toy: tuple[Corp
     assert '"not_in_the_corpus": 1' in (tmp_path / "back" / "log.jsonl").read_text()
     config = ImportConfig(tolerance=1, failure_share=0.02)
     with pytest.raises(UserError, match=r"2 utterances of 72 cannot be imported.*2 % may be left out"):
-        import_kaldi(corpus, store, source, config, tmp_path / "strict", Silent())
+        toy.imported(source, tmp_path / "strict", config)
     assert not (tmp_path / "strict" / "align.json").exists()
     only_train = {name: ids for name, ids in vectors.items() if name.startswith("train")}
     kaldi_files.write_alignment(packed, only_train)
-    summary = import_kaldi(corpus, store, source, ImportConfig(), tmp_path / "train", Silent())
+    summary = toy.imported(source, tmp_path / "train")
     assert summary.aligned == {"train": 57, "dev": 0, "test": 0}
     kaldi_files.write_alignment(packed, {"nobody": [1]})
     with pytest.raises(UserError, match="None of the 60 training utterances is in the alignment"):
-        import_kaldi(corpus, store, source, ImportConfig(), tmp_path / "none", Silent())
+        toy.imported(source, tmp_path / "none")
 
 
-def test_damaged_archives_are_refused_whole(tmp_path: Path, toy: tuple[Corpus, FeatureStore, Truth]) -> None:
+def test_damaged_archives_are_refused_whole(tmp_path: Path, toy: Toy) -> None:
     corpus, store, truth = toy
     export_kaldi(corpus, store, written(tmp_path / "ali", store, truth, untied(PHONES)), tmp_path / "kaldi", Silent())
     packed = tmp_path / "kaldi" / "ali.1.gz"
     content = gzip.decompress(packed.read_bytes())
     packed.write_bytes(gzip.compress(content[:-3]))
     with pytest.raises(UserError, match=r"ali\.1\.gz: byte \d+.*cut short"):
-        import_kaldi(corpus, store, KaldiAlignment((tmp_path / "kaldi",)), ImportConfig(), tmp_path / "back", Silent())
+        toy.imported(tmp_path / "kaldi", tmp_path / "back")
     assert not (tmp_path / "back").exists()
     (tmp_path / "kaldi" / "phones.txt").write_text("SIL 1\nAA two\n")
     with pytest.raises(UserError, match=r"phones\.txt:2: not `PHONE NUMBER`"):
-        import_kaldi(corpus, store, KaldiAlignment((tmp_path / "kaldi",)), ImportConfig(), tmp_path / "back", Silent())
+        toy.imported(tmp_path / "kaldi", tmp_path / "back")
 
 
 def test_phones_without_a_partner_are_listed() -> None:
@@ -296,9 +295,7 @@ def test_phones_without_a_partner_are_listed() -> None:
 # TextGrids by hand ----------------------------------------------------------------------------------------------------
 
 
-def test_a_grid_of_a_recording_with_stress_and_speakers(
-    tmp_path: Path, toy: tuple[Corpus, FeatureStore, Truth]
-) -> None:
+def test_a_grid_of_a_recording_with_stress_and_speakers(tmp_path: Path, toy: Toy) -> None:
     """NO from 0.1 to 0.3 s of an utterance at 2 s of its recording: frame t is centred at 12.5 + 10 t ms."""
     corpus, store, _ = toy
     u = corpus.splits["train"][0]

@@ -13,8 +13,9 @@ from roundelay_speech.hmm.formats.kaldi_model import (
     TableMap,
     read_transition_model,
     read_tree,
+    write_transition_model,
+    write_tree,
 )
-from roundelay_speech.hmm.formats.kaldi_model_writing import write_transition_model, write_tree
 from support import kaldi_files
 from support.kaldi_files import TOPOLOGY, TREE, TRIPLES, i32, ints, u32
 

@@ -20,7 +20,6 @@ def test_the_environment_says_who_this_is() -> None:
         read_world({}) == read_world({**TORCHRUN, "RANK": "0", "WORLD_SIZE": "1", "LOCAL_WORLD_SIZE": "1"}) == World()
     )
     assert read_world(TORCHRUN) == World(1, 2, "127.0.0.1", 29500)
-    assert read_world({**TORCHRUN, "TORCHELASTIC_USE_AGENT_STORE": "True"}).hosted
 
 
 LAUNCH = {

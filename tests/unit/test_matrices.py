@@ -19,6 +19,7 @@ from roundelay_speech.kaldi_io.locations import read_scp
 from roundelay_speech.kaldi_io.objects import read_matrix, write_archive
 from roundelay_speech.prepared import Corpus, load_corpus
 from support.corpora import DICTIONARY, kaldi_corpus, write_lines
+from support.said import refusal
 
 Float32 = npt.NDArray[np.float32]
 FRAMES = {"train": {"s1-a": 20, "s1-b": 12, "s2-a": 30}, "dev": {"s3-a": 7, "s2-z": 9}}
@@ -131,9 +132,7 @@ def test_bad_features_are_bad_utterances(tmp_path: Path) -> None:
     matrices["s4-b"][3, 2] = np.nan
     matrices["s4-c"] = np.ones((4, 7), np.float32)
     source = given_corpus(tmp_path / "c", {"train": matrices})
-    with pytest.raises(UserError) as error:
-        prepare(source, tmp_path / "data")
-    message = str(error.value)
+    message = refusal(prepare, source, tmp_path / "data")
     assert "3 of 6 utterances cannot be used" in message
     for name, why in {"s4-a": "has no frames", "s4-b": "frame 3 holds NaN", "s4-c": "7 features a frame"}.items():
         (line,) = [line for line in message.splitlines() if f" {name}: " in line]

@@ -16,7 +16,7 @@ from roundelay.learner.base import Task
 from roundelay.learner.module import ModuleLearner
 from roundelay.runtime.base import SegmentPlan
 from roundelay.runtime.sim.driver import SimRuntime
-from roundelay_speech.models import BlstmConfig, CldnnConfig, ConformerConfig, DnnConfig, ModelConfig, make_network
+from roundelay_speech.models import BlstmConfig, CldnnConfig, ConformerConfig, DnnConfig, ModelConfig
 from roundelay_speech.models.conformer import rotated
 from roundelay_speech.models.frames import log_likelihoods, log_prior
 from roundelay_speech.models.network import SequenceNetwork
@@ -73,7 +73,7 @@ BOTH_WAYS = sum(2 * (4 * 512 * (inputs + 512) + 2 * 4 * 512) for inputs in (260,
 )
 def test_parameters(config: ModelConfig, features: int, states: int, parameters: int | None, millions: float) -> None:
     """In millions as the documentation has them, and where a formula is short enough, exactly."""
-    found = sum(p.numel() for p in make_network(config, features, states).parameters())
+    found = sum(p.numel() for p in config.network(features, states).parameters())
     assert found == (parameters or found)
     assert round(found / 1e6, 1) == millions
 
@@ -118,7 +118,7 @@ def test_impossible_models_are_refused(model: dict[str, object], message: str) -
 
 def test_a_convolution_wider_than_the_features_is_refused() -> None:
     with pytest.raises(UserError, match="too many for 10 features"):
-        make_network(CldnnConfig(bands=9, pool=3), 10, 5)
+        CldnnConfig(bands=9, pool=3).network(10, 5)
 
 
 # Sequences ------------------------------------------------------------------------------------------------------------
@@ -212,7 +212,7 @@ def test_a_forward_only_network_reads_an_utterance_as_its_chunks() -> None:
         maps=2, context=1, pool=8, dense_layers=1, width=8, cells=6, projection=4, chunk=10, warmup=size, dropout=0.0
     )
     torch.manual_seed(0)
-    network = make_network(config, 40, states).eval()
+    network = config.network(40, states).eval()
     examples = network.examples(store, labels, splits)
     with torch.inference_mode():
         chunks = network(*examples.batch("train", np.arange(size))[0])

@@ -15,6 +15,7 @@ from hypothesis import strategies as st
 
 from roundelay.runtime.launch.output import BAR_SECONDS, LONGEST_LINE, Interruptions, LineBuffer
 from support.launched import LAUNCH
+from support.processes import run_python
 from support.until import until
 
 
@@ -98,10 +99,7 @@ def launched(folder: Path, script: str, *options: str, learners: int = 2, status
     """Standard output and error of learners that run `script`."""
     file = folder / "script.py"
     file.write_text(script)
-    done = subprocess.run(
-        [*LAUNCH, str(learners), *options, str(file)], capture_output=True, text=True, timeout=100, check=False
-    )
-    assert done.returncode == status, done.stderr
+    done = run_python(*LAUNCH[1:], str(learners), *options, str(file), expect=status)
     return done.stdout, done.stderr
 
 
@@ -211,14 +209,8 @@ def test_ctrl_c_says_where_each_learner_was_in_one_line(tmp_path: Path) -> None:
 
 def test_a_module_is_run_as_python_would(tmp_path: Path) -> None:
     (tmp_path / "hello.py").write_text("import sys; print(__name__, sys.argv[1:])")
-    done = subprocess.run(
-        [*LAUNCH, "1", "-m", "hello", "-n", "7"],
-        capture_output=True,
-        text=True,
-        timeout=100,
-        check=True,
-        env={**os.environ, "PYTHONPATH": os.pathsep.join([str(tmp_path), *sys.path])},
-    )
+    paths = os.pathsep.join([str(tmp_path), *sys.path])
+    done = run_python(*LAUNCH[1:], "1", "-m", "hello", "-n", "7", env={**os.environ, "PYTHONPATH": paths})
     assert done.stdout == "[0] __main__ ['-n', '7']\n"
 
 
@@ -233,14 +225,8 @@ def test_scripts_believe_that_they_are_alone_unless_they_are_told(tmp_path: Path
         "      'MASTER_PORT' in os.environ, any(name.startswith('TORCHELASTIC') for name in os.environ))"
     )
     outside = {"RANK": "5", "WORLD_SIZE": "9", "MASTER_PORT": "1", "TORCHELASTIC_RUN_ID": "x", "LOCAL_RANK": "5"}
-    done = subprocess.run(
-        [*LAUNCH, "2", *names, str(script)],
-        capture_output=True,
-        text=True,
-        timeout=100,
-        check=True,
-        env={**os.environ, **outside, "PYTHONPATH": os.pathsep.join(sys.path)},
-    )
+    environment = {**os.environ, **outside, "PYTHONPATH": os.pathsep.join(sys.path)}
+    done = run_python(*LAUNCH[1:], "2", *names, str(script), env=environment)
     ranks = ["{0} 2 {0} 2 True" if names else "None None None None False"] * 2
     expected = [f"[{rank}] {rank} {rank} 2 {told.format(rank)} False" for rank, told in enumerate(ranks)]
     assert sorted(done.stdout.splitlines()) == expected

@@ -7,7 +7,6 @@ import pytest
 from roundelay.core.errors import UserError
 from roundelay.schedule import Newbob, SchedulePosition, advance, start
 from roundelay_speech.features.store import StoredPart
-from roundelay_speech.models import make_network
 from roundelay_speech.models.frontend import Columns
 from roundelay_speech.recipes.known import known_recipes, read_recipe
 from roundelay_speech.recipes.recipe import Recipe, load_recipe
@@ -40,7 +39,7 @@ SIZES = {
 
 
 def parameters(recipe: Recipe, features: Columns) -> int:
-    network = make_network(recipe.model, features, recipe.align.tied_states)
+    network = recipe.model.network(features, recipe.align.tied_states)
     return sum(p.numel() for p in network.parameters())
 
 
@@ -52,8 +51,8 @@ def test_networks_have_as_many_parameters_as_is_said() -> None:
 def test_the_inputs_of_the_large_recurrent_network() -> None:
     """More inputs, 140, at the two directions of the first layer alone: 4 gates of 512 cells each."""
     recipe = load_recipe("ibm-blstm")
-    assert make_network(recipe.model, PUBLISHED, 32_000).frontend.width == 260
-    assert make_network(recipe.model, 40, 32_000).frontend.width == 120
+    assert recipe.model.network(PUBLISHED, 32_000).frontend.width == 260
+    assert recipe.model.network(40, 32_000).frontend.width == 120
     assert parameters(recipe, PUBLISHED) == SIZES["ibm-blstm"] + 2 * 4 * 512 * 140 == 43_154_944
 
 

@@ -9,8 +9,9 @@ import soundfile
 from roundelay.core.errors import UserError
 from roundelay.core.progress import Silent
 from roundelay_speech.audio.pipes import Failed, Pipes, run_pipes
-from roundelay_speech.corpus.formats.kaldi import KaldiOptions, read_data_dir_by, read_data_dir_with
+from roundelay_speech.corpus.formats.kaldi import KaldiOptions, read_data_dir
 from support.corpora import RATE, kaldi_corpus, prepared, speechlike, write_lines
+from support.said import refusal
 
 
 def run(folder: Path, command: str, **limits: float) -> Path | Failed:
@@ -26,12 +27,12 @@ def reason(folder: Path, command: str, **limits: float) -> str:
 
 def test_a_command_is_run_where_that_is_allowed(tmp_path: Path) -> None:
     corpus = kaldi_corpus(tmp_path / "c", {"train": {"s-1": "YES", "s-2": "NO"}})
-    plain = read_data_dir_by(corpus / "train", corpus, "error")[0]
+    plain = read_data_dir(corpus / "train", corpus).utterances
     write_lines(corpus / "train" / "wav.scp", {"s-1": "cat wav/s-1.wav | cat |", "s-2": "wav/s-2.wav"})
     with pytest.raises(UserError, match=r"wav\.scp:1: s-1 is a pipe (.|\n)*`--allow-pipes`"):
-        read_data_dir_by(corpus / "train", corpus, "error")[0]
+        read_data_dir(corpus / "train", corpus)
     assert not (tmp_path / "piped").exists()
-    piped = read_data_dir_with(corpus / "train", corpus, KaldiOptions(pipes=Pipes(tmp_path / "piped"))).utterances
+    piped = read_data_dir(corpus / "train", corpus, KaldiOptions(pipes=Pipes(tmp_path / "piped"))).utterances
     assert [(u.id, u.num_samples, u.sampling_rate) for u in piped] == [
         (u.id, u.num_samples, u.sampling_rate) for u in plain
     ]
@@ -90,13 +91,11 @@ def test_a_command_that_fails_is_a_bad_utterance(tmp_path: Path) -> None:
         corpus / "train" / "wav.scp", {"s-1": "echo oh >&2; false |", "s-2": "echo no sound |", "s-3": "wav/s-3.wav"}
     )
     options = KaldiOptions(pipes=Pipes(tmp_path / "piped"))
-    with pytest.raises(UserError) as error:
-        read_data_dir_with(corpus / "train", corpus, options)
-    message = str(error.value)
+    message = refusal(read_data_dir, corpus / "train", corpus, options)
     assert "2 of 3 utterances cannot be used" in message
     at = f"{corpus}/train/wav.scp"
     assert f"s-1: {at}:1: its command `echo oh >&2; false` failed with status 1; it said: oh" in message
     assert f"s-2: {at}:2: its command `echo no sound |`: " in message
-    kept = read_data_dir_with(corpus / "train", corpus, KaldiOptions("skip", options.pipes))
+    kept = read_data_dir(corpus / "train", corpus, KaldiOptions("skip", options.pipes))
     assert [u.id for u in kept.utterances] == ["s-3"]
     assert [one.id for one in kept.left_out] == ["s-1", "s-2"]

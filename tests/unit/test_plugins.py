@@ -2,7 +2,6 @@
 
 import re
 import shutil
-import subprocess
 import sys
 import tomllib
 from dataclasses import replace
@@ -28,6 +27,7 @@ from roundelay_speech.prepared import load_corpus
 from roundelay_speech.recipes.known import check_recipe, recipe_options
 from roundelay_speech.recipes.recipe import Recipe
 from support.corpora import recorded
+from support.processes import run_python
 
 EXAMPLE = Path(__file__).parents[2] / "examples" / "plugin"
 MODULE = """
@@ -160,8 +160,7 @@ def test_one_function_adds_several_commands(folder: Path, capsys: pytest.Capture
 
 def test_the_list_of_commands_loads_no_torch() -> None:
     script = "import sys; from roundelay.cli import main; main(['help']); assert 'torch' not in sys.modules"
-    done = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, timeout=60, check=False)
-    assert done.returncode == 0, done.stderr
+    run_python("-c", script)
 
 
 def test_a_package_brings_a_strategy(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:

@@ -8,7 +8,7 @@ from types import ModuleType
 import pytest
 import yaml
 
-from support.site import site_module
+from support.scripts import load_script
 
 ROOT = Path(__file__).parents[2]
 URL = "https://example.org/someone/roundelay"
@@ -16,7 +16,7 @@ URL = "https://example.org/someone/roundelay"
 
 @pytest.fixture(scope="module")
 def publish() -> ModuleType:
-    return site_module("publish")
+    return load_script("docs/site/publish.py")
 
 
 def test_every_link_of_the_readme_becomes_absolute_and_names_a_file(publish: ModuleType) -> None:

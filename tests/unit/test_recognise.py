@@ -56,9 +56,7 @@ def test_weighted_mean(monkeypatch: pytest.MonkeyPatch) -> None:
     others = [(Path("b"), recipe("b"), 1.0), (Path("c"), recipe("c"), 2.0)]
     members = loglikelihoods.ensemble(Path("a"), recipe("a"), others)
     assert [member.weight for member in members] == [0.25, 0.25, 0.5]
-    (found,) = loglikelihoods.mean_of(members, [SimpleNamespace(id="u")])  # type: ignore[list-item]
-    assert found[0] == "u"
-    assert found[1] == pytest.approx(np.full_like(a, 0.25 + 0.5 + 2.0))
+    assert loglikelihoods.mean_of(members, "u") == pytest.approx(np.full_like(a, 0.25 + 0.5 + 2.0))
     alone = loglikelihoods.ensemble(Path("a"), recipe("a"), [])
     assert [member.weight for member in alone] == [1.0]
 
@@ -75,7 +73,7 @@ def test_runs_that_do_not_fit(monkeypatch: pytest.MonkeyPatch) -> None:
         loglikelihoods.ensemble(Path("a"), recipe("a"), [(Path("b"), recipe("b"), 0.0)])
     members = loglikelihoods.ensemble(Path("a"), recipe("a"), [(Path("b"), recipe("b"), 1.0)])
     with pytest.raises(UserError, match="u: 5 frames in b, 4 in a"):
-        [*loglikelihoods.mean_of(members, [SimpleNamespace(id="u")])]  # type: ignore[list-item]
+        loglikelihoods.mean_of(members, "u")
 
 
 def test_weights_on_the_command_line(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

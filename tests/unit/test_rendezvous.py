@@ -1,7 +1,6 @@
 """Learners and hosts find each other, and believe nobody else."""
 
 import fcntl
-import json
 import os
 import re
 import select
@@ -17,7 +16,6 @@ import pytest
 from torch.distributed import PrefixStore, TCPStore  # type: ignore[attr-defined]
 
 from roundelay.core.errors import UserError
-from roundelay.runtime.hosts.control.finding import first_address
 from roundelay.runtime.launch.local_rendezvous import (
     LENGTH,
     LocalRendezvous,
@@ -27,7 +25,7 @@ from roundelay.runtime.launch.local_rendezvous import (
     returning_name,
     send_fact,
 )
-from roundelay.runtime.launch.rendezvous import FACT_BYTES, Rendezvous
+from roundelay.runtime.launch.rendezvous import DIGITS, FACT_BYTES, first_address, say_address
 from roundelay.runtime.launch.world import HostPlace, World
 from roundelay.runtime.procs.memory.arena import ARENA_NAME, SEALS, Arena, Layout, check_file, create_file
 from roundelay.runtime.procs.memory.locks import Patience
@@ -376,8 +374,10 @@ def store() -> TCPStore:
 
 
 @pytest.fixture
-def there(store: TCPStore, tmp_path: Path) -> World:
-    return World(0, 4, "127.0.0.1", store.port, hosted=True, secret=b"a secret of " + str(tmp_path).encode())
+def there(store: TCPStore, tmp_path: Path) -> HostPlace:
+    """The first host."""
+    secret = b"a secret of " + str(tmp_path).encode()
+    return HostPlace((0, 1), 4, 0, "127.0.0.1", store.port, True, ("127.0.0.1", 0), secret)
 
 
 def stranger(store: TCPStore) -> Any:
@@ -385,22 +385,23 @@ def stranger(store: TCPStore) -> Any:
     return PrefixStore("roundelay", TCPStore("127.0.0.1", store.port, None, wait_for_workers=False))
 
 
-def place(world: World) -> HostPlace:
-    return HostPlace((2, 3), 4, 0, world.address, world.port, True, ("127.0.0.1", 0), world.secret)
+def place(first: HostPlace) -> HostPlace:
+    """Another one."""
+    return replace(first, ranks=(2, 3))
 
 
-ADDRESS = {"host": "10.0.0.1", "port": 4000}
+ADDRESS = "10.0.0.1", 4000
 
 
-def test_a_host_hears_where_the_first_one_listens(store: TCPStore, there: World) -> None:
-    Rendezvous(there, PATIENCE).say("coordinator", ADDRESS)
-    assert first_address(place(there), PATIENCE) == ("10.0.0.1", 4000)
+def test_a_host_hears_where_the_first_one_listens(store: TCPStore, there: HostPlace) -> None:
+    say_address(there, PATIENCE, ADDRESS)
+    assert first_address(place(there), PATIENCE) == ADDRESS
 
 
 TAMPERED: dict[str, Callable[[bytes], bytes]] = {
     "another address": lambda said: said.replace(b"10.0.0.1", b"10.0.0.9"),
     "another port": lambda said: said.replace(b"4000", b"4001"),
-    "no proof": lambda _: json.dumps(ADDRESS).encode(),
+    "no proof": lambda said: said[DIGITS:],
     "another proof": lambda said: (b"1" if said[:1] == b"0" else b"0") + said[1:],
     "nothing": lambda _: b"",
     "no text": lambda said: b"\xff" + said[1:],
@@ -409,32 +410,30 @@ TAMPERED: dict[str, Callable[[bytes], bytes]] = {
 
 
 @pytest.mark.parametrize("how", TAMPERED)
-def test_an_address_that_a_stranger_has_written_is_refused(store: TCPStore, there: World, how: str) -> None:
-    Rendezvous(there, PATIENCE).say("coordinator", ADDRESS)
+def test_an_address_that_a_stranger_has_written_is_refused(store: TCPStore, there: HostPlace, how: str) -> None:
+    say_address(there, PATIENCE, ADDRESS)
     strange = stranger(store)
     strange.set("coordinator", TAMPERED[how](strange.get("coordinator")))
     with pytest.raises(UserError, match=r"said by rank 0 \(coordinator\) was not written with this run's secret"):
         first_address(place(there), PATIENCE)
 
 
-def test_what_was_said_elsewhere_is_refused_here(store: TCPStore, there: World) -> None:
+def test_what_was_said_elsewhere_is_refused_here(store: TCPStore, there: HostPlace) -> None:
     """Under another name, and by hosts with another secret."""
     strange = stranger(store)
-    Rendezvous(there, PATIENCE).say("doctor", ADDRESS)
+    say_address(there, PATIENCE, ADDRESS, "doctor")
     strange.set("coordinator", strange.get("doctor"))
     with pytest.raises(UserError, match="not written with this run's secret"):
         first_address(place(there), PATIENCE)
-    Rendezvous(replace(there, secret=b"a secret of others"), PATIENCE).say("coordinator", ADDRESS)
+    say_address(replace(there, secret=b"a secret of others"), PATIENCE, ADDRESS)
     with pytest.raises(UserError, match="not written with this run's secret"):
         first_address(place(there), PATIENCE)
     with pytest.raises(UserError, match="need a secret"):
-        Rendezvous(replace(there, secret=b""), PATIENCE)
+        say_address(replace(there, secret=b""), PATIENCE, ADDRESS)
 
 
-@pytest.mark.parametrize(
-    "fact", [{}, {"host": 7, "port": 1}, {"host": "a", "port": "1"}, {"host": "a", "port": 1 << 16}]
-)
-def test_what_is_no_address_is_refused(store: TCPStore, there: World, fact: dict[str, Any]) -> None:
-    Rendezvous(there, PATIENCE).say("coordinator", fact)
+@pytest.mark.parametrize("said", [(None, 1), (7, 1), ("a", "1"), ("a", 0), ("a", 1 << 16)])
+def test_what_is_no_address_is_refused(store: TCPStore, there: HostPlace, said: Any) -> None:
+    say_address(there, PATIENCE, said)
     with pytest.raises(UserError, match="which is no address"):
         first_address(place(there), PATIENCE)

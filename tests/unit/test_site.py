@@ -2,11 +2,11 @@
 
 import os
 import re
-import subprocess
-import sys
 from pathlib import Path
 
 import pytest
+
+from support.processes import run_python
 
 ROOT = Path(__file__).parents[2]
 DOCS = ROOT / "docs"
@@ -34,10 +34,8 @@ def site(tmp_path_factory: pytest.TempPathFactory) -> Path:
     pytest.importorskip("mkdocs", reason="pip install 'roundelay[docs]'")
     pytest.importorskip("mkdocstrings", reason="pip install 'roundelay[docs]'")
     out = tmp_path_factory.mktemp("site")
-    build = [sys.executable, "-m", "mkdocs", "build", "--strict", "--site-dir", str(out)]
     environment = {**os.environ, "NO_MKDOCS_2_WARNING": "1", "PYTHONPATH": str(ROOT / "src")}
-    done = subprocess.run(build, cwd=ROOT, env=environment, check=False, capture_output=True, text=True, timeout=110)
-    assert done.returncode == 0, done.stderr[-3000:]
+    run_python("-m", "mkdocs", "build", "--strict", "--site-dir", str(out), where=ROOT, env=environment)
     return out
 
 

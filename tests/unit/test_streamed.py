@@ -11,7 +11,7 @@ from torch import Tensor
 
 from roundelay.core.errors import UserError
 from roundelay.core.streams import stream
-from roundelay_speech.models import AcousticNetwork, ConformerConfig, make_network
+from roundelay_speech.models import AcousticNetwork, ConformerConfig
 from roundelay_speech.models.conformer import LONGEST_DRAWN, Conformer
 from support.toy_corpus import FILTERS
 from support.toy_models import SEQUENCES, tiny
@@ -120,7 +120,7 @@ def test_what_is_long_past_is_forgotten(name: str) -> None:
 def test_an_utterance_that_is_over_is_one_chunk_where_chunks_are_drawn() -> None:
     made, features = conformer(), utterance(50)
     config = dataclasses.replace(made.config, attention_chunk=None, dynamic_chunks=False)
-    whole = make_network(config, FILTERS, made.columns).eval()
+    whole = config.network(FILTERS, made.columns).eval()
     whole.load_state_dict(made.state_dict())
     for same in (made, made.in_chunks(50)):
         found = at_once(same, features, over=True)
@@ -146,6 +146,22 @@ def test_dynamic_networks_are_evaluated_in_chunks_of_any_size() -> None:
             UserError, match=r"Chunks of 12 frames: .* not trained for them.*model\.dynamic_chunks=true"
         ):
             network(name).in_chunks(12)
+
+
+@pytest.mark.parametrize("name", ["conformer-chunks", UNITS + "conformer-chunks"])
+def test_frames_so_far_can_be_one_chunk_where_chunks_are_drawn(name: str) -> None:
+    """Scores are those of an utterance that is over, as far as its frames have come; then chunks follow as before."""
+    made, features = conformer(name), utterance(47)
+    streamed = made.streamed(MEAN, STD)
+    assert streamed is not None
+    found = streamed.push(features[:28], together=True)
+    if made.config.dynamic_chunks:
+        rows = 28 - made.reach
+        torch.testing.assert_close(found, at_once(made.in_chunks(rows), features)[:rows], rtol=1e-5, atol=1e-5)
+    else:
+        torch.testing.assert_close(found, at_once(made, features)[: len(found)], rtol=1e-5, atol=1e-5)
+    rest = [len(streamed.push(features[at : at + 1])) for at in range(28, 47)]
+    assert {size for size in rest if size} == {6 // made.subsampling}
 
 
 def test_training_draws_chunks() -> None:

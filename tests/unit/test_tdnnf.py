@@ -4,13 +4,13 @@ import pytest
 import torch
 
 from roundelay.core.errors import UserError
-from roundelay_speech.models import TdnnfConfig, make_network
+from roundelay_speech.models import TdnnfConfig
 from roundelay_speech.models.tdnnf import semi_orthogonal
 
 
 def test_its_size_is_that_on_paper() -> None:
     layers = 6 * (2 * 2 * 512 * 128 + 3 * 512)  # two factors, a bias, a norm
-    found = sum(p.numel() for p in make_network(TdnnfConfig(), 40, 500).parameters())
+    found = sum(p.numel() for p in TdnnfConfig().network(40, 500).parameters())
     assert found == 512 * 121 + 2 * 512 + layers + 500 * 513
     assert round(found / 1e6, 1) == 1.9
 
@@ -22,7 +22,7 @@ def test_impossible_ones_are_refused(options: dict[str, object], message: str) -
 
 
 def test_it_sees_the_sum_of_its_strides_on_each_side() -> None:
-    network = make_network(TdnnfConfig(strides=(1, 2), width=8, bottleneck=4, deltas=0), 5, 3).eval()
+    network = TdnnfConfig(strides=(1, 2), width=8, bottleneck=4, deltas=0).network(5, 3).eval()
     mean, std = torch.zeros(1, 5), torch.ones(1, 5)
     features = torch.randn(1, 20, 5, generator=torch.Generator().manual_seed(0))
     lengths, index = torch.tensor([20]), torch.arange(20)
@@ -47,7 +47,7 @@ def test_factors_are_nearer_to_semi_orthogonal_than_what_is_learned() -> None:
 
 
 def test_first_factors_begin_semi_orthogonal() -> None:
-    network = make_network(TdnnfConfig(strides=(1, 3), width=8, bottleneck=4), 5, 3)
+    network = TdnnfConfig(strides=(1, 3), width=8, bottleneck=4).network(5, 3)
     first = [value for name, value in network.named_parameters() if name.endswith("first.weight")]
     assert len(first) == 2
     for factor in first:

@@ -45,11 +45,12 @@ def test_foreign_text_is_shown_and_never_obeyed(
     bar.start(text)
     bar.advance(0, text)
     bar.finish()
-    terminal.console.print(text, markup=False)
+    terminal.console.print(f"[red]{text}")
     terminal.print_table(["label"], [[f"[red]{text}"]])
     terminal.complain(text)
     captured = capsys.readouterr()
-    assert "[red]" in written.getvalue() + captured.out
+    assert "[red]" in written.getvalue()
+    assert written.getvalue().count("[red]") + captured.out.count("[red]") == 2
     for out in (written.getvalue(), captured.out + captured.err):
         assert "\x1b" not in out
         assert "\ufeff" not in out
@@ -58,7 +59,7 @@ def test_foreign_text_is_shown_and_never_obeyed(
 
 def test_a_name_between_colons_is_no_picture() -> None:
     written = io.StringIO()
-    type(terminal.console)(file=written).print("dpsgd:ring: 18 trainings", markup=False)
+    type(terminal.console)(file=written).print("dpsgd:ring: 18 trainings")
     assert written.getvalue() == "dpsgd:ring: 18 trainings\n"
 
 

@@ -3,12 +3,11 @@ processes that leave signals to another."""
 
 import os
 import signal
-import subprocess
-import sys
 
 import pytest
 
 from roundelay.runtime.launch import termination
+from support.processes import run_python
 
 
 def test_a_signal_that_is_passed_on_is_the_same_one(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -41,5 +40,4 @@ print("lives")
 
 def test_a_process_that_leaves_signals_to_another_outlives_them() -> None:
     """Slurm sends SIGUSR1 to all processes of a job: one that learners need must not end before they do."""
-    done = subprocess.run([sys.executable, "-c", LEAVES], capture_output=True, text=True, timeout=60, check=False)
-    assert (done.returncode, done.stdout) == (0, "lives\n")
+    assert run_python("-c", LEAVES).stdout == "lives\n"

@@ -1,6 +1,5 @@
 """Results of benchmarks/two_hosts.py --to-loss: numbers that follow from a cell, and files that a grid goes on from."""
 
-import importlib
 import math
 from pathlib import Path
 from types import ModuleType
@@ -9,13 +8,12 @@ from typing import Any
 import numpy as np
 import pytest
 
-BENCHMARKS = Path(__file__).parents[2] / "benchmarks"
+from support.scripts import load_script
 
 
 @pytest.fixture
-def table(monkeypatch: pytest.MonkeyPatch) -> ModuleType:
-    monkeypatch.syspath_prepend(str(BENCHMARKS))
-    return importlib.import_module("two_hosts_table")
+def table() -> ModuleType:
+    return load_script("benchmarks/two_hosts_table.py")
 
 
 def cell(table: ModuleType, mode: str, curve: list[tuple[float, float]], number: int = 0, **more: Any) -> Any:
@@ -83,10 +81,9 @@ def test_a_grid_goes_on_from_its_files(table: ModuleType, tmp_path: Path) -> Non
         table.Results(tmp_path, {"seconds": 30})
 
 
-def test_speeds_are_of_whole_periods(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_speeds_are_of_whole_periods() -> None:
     """Ten steps of a tenth of a second, a talk of one second after every fifth: a block takes 1.5 s."""
-    monkeypatch.syspath_prepend(str(BENCHMARKS))
-    speed = importlib.import_module("two_hosts_grid").speed
+    speed = load_script("benchmarks/two_hosts_grid.py").speed
     ends, at = [], 0.0
     for step in range(1, 14):
         at += 0.1 + (step % 5 == 0)
@@ -96,15 +93,13 @@ def test_speeds_are_of_whole_periods(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 @pytest.mark.parametrize(("rate", "bytes_a_second"), [("100mbit", 12.5e6), ("1gbit", 125e6), ("unshaped", math.inf)])
-def test_rates_are_those_of_tc(monkeypatch: pytest.MonkeyPatch, rate: str, bytes_a_second: float) -> None:
-    monkeypatch.syspath_prepend(str(BENCHMARKS))
-    predicted = importlib.import_module("two_hosts_predicted")
+def test_rates_are_those_of_tc(rate: str, bytes_a_second: float) -> None:
+    predicted = load_script("benchmarks/two_hosts_predicted.py")
     assert predicted.Link(rate).bandwidth == pytest.approx(bytes_a_second * predicted.PAYLOAD)
 
 
-def test_a_rival_is_predicted_as_our_strategy_that_says_as_much(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.syspath_prepend(str(BENCHMARKS))
-    predicted = importlib.import_module("two_hosts_predicted")
+def test_a_rival_is_predicted_as_our_strategy_that_says_as_much() -> None:
+    predicted = load_script("benchmarks/two_hosts_predicted.py")
     link, share = predicted.Link("100mbit"), predicted.share_of_never_talking
     assert share("alone", link, 1000, 0.05) is None
     model = 809_000
@@ -119,10 +114,9 @@ def test_a_rival_is_predicted_as_our_strategy_that_says_as_much(monkeypatch: pyt
     assert share("bsp,period=50", link, model, 0.05) < seldom  # an attached step costs a little more
 
 
-def test_an_exchange_on_a_slow_link_takes_no_more_of_a_core_than_it_needs(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_an_exchange_on_a_slow_link_takes_no_more_of_a_core_than_it_needs() -> None:
     """And what a run allows at most, where it could take more; nobody waits for the last one."""
-    monkeypatch.syspath_prepend(str(BENCHMARKS))
-    predicted = importlib.import_module("two_hosts_predicted")
+    predicted = load_script("benchmarks/two_hosts_predicted.py")
     found = [
         predicted.share_of_never_talking(f"adpsgd+share={share}", predicted.Link(rate), 809_000, 0.05)
         for share, rate in ((0.02, "1mbit"), (0.02, "10gbit"), (0.04, "10gbit"))

@@ -1,6 +1,7 @@
 """Links between hosts: malformed frames and noise close their link, and no other."""
 
 import json
+import time
 import tracemalloc
 from contextlib import suppress
 from typing import Any
@@ -8,8 +9,9 @@ from typing import Any
 import numpy as np
 import pytest
 
+from roundelay.runtime.hosts.transport import handshake
 from roundelay.runtime.hosts.transport.handshake import RECORD_BYTES
-from roundelay.runtime.hosts.transport.wire import BadFrame, Link, LinkClosed, RejectedConnections, Tampered
+from roundelay.runtime.hosts.transport.wire import BadFrame, Link, LinkClosed, LinkError, RejectedConnections, Tampered
 from support.links import SECRET, listening, pair, put, putting, raw, sealed, sealed_payload, still_open_to_ours
 from support.until import meanwhile, until
 
@@ -80,10 +82,23 @@ def test_one_who_begins_with_anything_but_hello() -> None:
     with listening() as listener:
         near = Link(raw(listener), 10.0, RejectedConnections())
         near._exchange_hellos = lambda *_: near.send("quit", {})  # type: ignore[method-assign]
-        near.prove(lambda deadline: near._introduce(SECRET, {}, True, {}, deadline), 10.0)
+        with suppress(LinkError):  # it may hear so at once
+            near.prove(lambda deadline: near._introduce(SECRET, {}, True, {}, deadline), 10.0)
         until(lambda: listener.rejected.malformed == 1)
         assert listener.accept(0.0) is None
         near.close()
+
+
+def test_a_connection_that_was_given_up_is_no_link_however_late_it_comes_through() -> None:
+    """All that the other end has said before is heard, and it may have connected anew since."""
+    with listening() as listener:
+        late = Link(raw(listener), 10.0, RejectedConnections())
+        keys = late._agree(handshake.introduce, SECRET, True, time.monotonic() + 60)
+        late._exchange_hellos({"host": 1}, keys, time.monotonic() + 60)
+        late.close()
+        until(lambda: listener.rejected.strangers == 1)
+        assert listener.accept(0.0) is None
+        still_open_to_ours(listener)
 
 
 @pytest.mark.parametrize("encrypts", [True, False])

@@ -22,7 +22,7 @@ from roundelay.core.configure import build
 from roundelay.core.errors import UserError
 from roundelay_speech.features.store import FeatureStore, StoredPart
 from roundelay_speech.model_input import ModelInput, features_for, mismatches, refuse
-from roundelay_speech.models import AcousticNetwork, AnyModel, make_network
+from roundelay_speech.models import AcousticNetwork, AnyModel
 from roundelay_speech.prepared import Corpus
 from roundelay_speech.units.base import UnitSet
 
@@ -89,7 +89,7 @@ def load_model(exp: Path) -> AcousticModel:
     try:
         tensors = load(path.read_bytes())
         _check_sizes(sizes, tensors)
-        network = make_network(sizes.model, sizes.parts or sizes.features, sizes.states)
+        network = sizes.model.network(sizes.parts or sizes.features, sizes.states)
         prior = tensors.pop("prior").numpy()
         network.load_state_dict(tensors)
     except (KeyError, TypeError, ValueError, RuntimeError, MemoryError, SafetensorError) as error:

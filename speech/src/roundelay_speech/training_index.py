@@ -28,8 +28,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from roundelay.core.checksums import Damaged, read_checked, read_sums, write_checked
-from roundelay.core.files import atomic_write
-from roundelay_speech.data.arrays import BROKEN, map_array
+from roundelay_speech.data.arrays import BROKEN, map_array, save_array
 from roundelay_speech.features.shards import IN_SHARDS, StoredShard, open_shards, shard_files
 from roundelay_speech.features.store import FEATURES, INDEX, FeatureStore, SpeakerStats, StoredPart
 from roundelay_speech.hmm.alignment import PDFS, SUMMARY, Alignment
@@ -129,8 +128,7 @@ def _write(folder: Path, made_from: list[Any], index: TrainingIndex) -> None:
         **{f"{split}.{name}": getattr(runs, name) for split, runs in index.splits.items() for name in _RUNS},
     }
     for name, array in arrays.items():
-        with atomic_write(folder / f"{name}.npy") as file:
-            np.save(file, array, allow_pickle=False)
+        save_array(folder / f"{name}.npy", array)
     about = {
         "made_from": made_from,
         "splits": list(index.splits),

@@ -1,7 +1,6 @@
 """Seconds to a loss of several learners and of one, from Python: scaling."""
 
 from collections.abc import Callable, Sequence
-from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -26,8 +25,8 @@ def scaling(
     progress: Progress | None = None,
     **wanted: Any,
 ) -> Scaled:
-    """Measure how much sooner several learners are at a held-out loss than one, each way at its best learning rate; go
-    on with trainings that are there.
+    """Measure how much sooner several learners reach a held-out loss than one, each way at its best learning rate.
+    Trainings already in the folder are kept and continued.
 
     Args:
         source: a recipe, or a script (*.py) with `roundelay.attach` in it.
@@ -43,9 +42,7 @@ def scaling(
     """
     given = [*overrides] if is_script(str(source)) else texts(overrides)
     folder = None if exp is None else Path(exp)
-    return measure(
-        str(source), given, WantedWays(strategies, **wanted), folder, progress, partial(console.print, markup=False)
-    )[0]
+    return measure(str(source), given, WantedWays(strategies, **wanted), folder, progress, console.print)[0]
 
 
 def measure(
@@ -57,7 +54,7 @@ def measure(
     announce: Callable[[str], None],
     width: int = TABLE_WIDTH,
 ) -> tuple[Scaled, Interrupt]:
-    """Train the rest of all ways, and set them side by side."""
+    """Train what is missing of all ways in `folder`, and compare them."""
     interrupt = Interrupt()
     with stopping(interrupt):
         clocks = scale(source, given, wanted, folder, progress or Bar(quiet=True), announce, interrupt)

@@ -64,33 +64,30 @@ def _advise(options: argparse.Namespace) -> None:
 
 
 def print_advice(advice: "Advice", top: int) -> None:
-    """Print the table, notes on it, and the gain of other machines."""
+    """Print an advice: the table of its first `top` candidates, notes, and the gain of other machines."""
     task = advice.task
     console.print(
         f"{advice.cluster}: {advice.learners} learner{'s' * (advice.learners > 1)}, {task.parameters:,.0f} parameters, "
-        f"minibatches of {task.frames}, {task.examples:,.0f} examples of one learner to the loss",
-        markup=False,
+        f"minibatches of {task.frames}, {task.examples:,.0f} examples of one learner to the loss"
     )
     columns = ["", "strategy", "examples/s", "of never talking", "rate it bears", "examples", "time to the loss"]
     print_table(columns, [_line(number, one, task.rate) for number, one in enumerate(advice.ranked[:top], 1)], left=2)
     for one in advice.ranked[:top]:
         if one.outside:
-            console.print(f"* {one.candidate.strategy}: {'; '.join(one.outside)}", markup=False)
+            console.print(f"* {one.candidate.strategy}: {'; '.join(one.outside)}")
     console.print(
-        f"The first without *, in its plainest form within 1 %: roundelay train RECIPE {advice.first.candidate.flags}",
-        markup=False,
+        f"The first without *, in its plainest form within 1 %: roundelay train RECIPE {advice.first.candidate.flags}"
     )
     if advice.beside_alone is not None:
-        console.print(advice.beside_alone.said(), markup=False)
+        console.print(advice.beside_alone.said())
     if advice.said_of_rows():
-        console.print(advice.said_of_rows(), markup=False)
+        console.print(advice.said_of_rows())
     if task.share is not None and task.share.said():
-        console.print(task.share.said(), markup=False)
+        console.print(task.share.said())
     for line in advice.what_if:
         console.print(
             f"{line.change}: {line.best.candidate.flags} in {duration(line.best.seconds)}, "
-            f"{line.gain:.2f} times as fast",
-            markup=False,
+            f"{line.gain:.2f} times as fast"
         )
 
 

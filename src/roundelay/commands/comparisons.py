@@ -10,7 +10,7 @@ from roundelay.core.records import UTTERANCES_FILE
 from roundelay.terminal import complain, console, print_table
 
 COMPARED = ["ssgd", "delay-by-one", "adpsgd:fixed-ring", "adpsgd:random-ring"]
-"""Strategies that `simulate` compares unless told otherwise."""
+"""Strategies that `simulate` compares by default."""
 
 
 _SIMULATE = """
@@ -108,7 +108,7 @@ def _simulate(options: argparse.Namespace) -> None:
     for s in found:
         if s.died or s.lost:
             note = s.died or f"{s.label} went on after {s.lost} death{'s' * (s.lost > 1)}"
-            console.print(note, markup=False)
+            console.print(note)
 
 
 def _stability(options: argparse.Namespace) -> None:
@@ -128,9 +128,9 @@ def _report(options: argparse.Namespace) -> None:
     from roundelay.reports.headline import sooner
 
     runs = load_runs(options.exp)
-    console.print(text_table(runs, console.width, options.target_loss), markup=False)
+    console.print(text_table(runs, console.width, options.target_loss))
     if said := sooner(compare_runs(runs, options.target_loss)):
-        console.print(f"\n{said}", markup=False)
+        console.print(f"\n{said}")
     if options.corpus is not None and not options.audio:
         raise UserError("--corpus says where audio is; it needs --audio.")
     listen = heard.listener(options.exp, options.corpus) if heard else None
@@ -140,8 +140,8 @@ def _report(options: argparse.Namespace) -> None:
             complain(
                 f"{run}: no decoded utterances, so nothing to listen to. `roundelay decode {run}` leaves them there."
             )
-    console.print(f"page written to {page}", markup=False)
+    console.print(f"page written to {page}")
     if options.trace is not None:
         if not any(run.timelines for run in runs):
             raise UserError("--trace: none of these runs has a timeline; runs of this version on one host have.")
-        console.print(f"trace written to {write_trace(runs, options.trace)}", markup=False)
+        console.print(f"trace written to {write_trace(runs, options.trace)}")

@@ -71,12 +71,12 @@ def _doctor(options: argparse.Namespace) -> int:
         return 0 if report.well else 2
     for name, findings in (*report.hosts.items(), ("between hosts", report.between)):
         if findings:
-            console.print(f"{name}:", markup=False)
+            console.print(f"{name}:")
         for finding in findings:
             mark = {"good": "  ok    ", "note": "  note  ", "bad": "  BAD   "}[finding.verdict.value]
-            console.print(f"{mark}{finding.about}: {finding.found}", markup=False)
+            console.print(f"{mark}{finding.about}: {finding.found}")
             if finding.change:
-                console.print(f"        -> {finding.change}", markup=False)
+                console.print(f"        -> {finding.change}")
     columns, rows = table(report)
     if rows:
         print_table(columns, rows, left=2)
@@ -109,7 +109,7 @@ def _print_run(options: argparse.Namespace, found: "Status") -> None:
         write(json_line(found.to_json()) + "\n")
         return
     for line in headline(found):
-        console.print(line, markup=False)
+        console.print(line)
     for columns, rows in (host_rows(found), learner_rows(found)):
         if rows:
             print_table(columns, rows)
@@ -121,5 +121,5 @@ def _print_grid(options: argparse.Namespace, found: "list[Status]") -> None:
     if options.json:
         write(json_line({"folder": str(options.exp), "runs": [one.to_json() for one in found]}) + "\n")
         return
-    console.print(grid_headline(options.exp, found), markup=False)
+    console.print(grid_headline(options.exp, found))
     print_table(*grid_rows(found))

@@ -41,7 +41,7 @@ def _checkpoints(options: argparse.Namespace) -> int:
     if options.json:
         write(json_text({"folder": str(options.exp), "checkpoints": [one.to_json() for one in found]}))
     elif not found:
-        console.print(f"{options.exp / FOLDER}: no checkpoints.", markup=False)
+        console.print(f"{options.exp / FOLDER}: no checkpoints.")
     else:
         rows = [(one.name, one.shown(), f"{one.size / 1e6:,.1f} MB", *one.numbers()) for one in found]
         print_table(["checkpoint", "", "size", "learners", "epochs", "frames"], rows, left=2)
@@ -61,7 +61,7 @@ def _verify(options: argparse.Namespace) -> int:
         write(json_text({"whole": not faults, "files": files}))
     else:
         for verdict in faults:
-            console.print(verdict.fault, markup=False)
+            console.print(verdict.fault)
         told = f"{len(found)} files with checksums, {len(faults)} damaged or missing."
-        console.print(told if found else "No file here has a checksum.", markup=False)
+        console.print(told if found else "No file here has a checksum.")
     return 1 if faults else 0

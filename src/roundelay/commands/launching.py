@@ -79,13 +79,13 @@ def _replay_script(record: Path, command: list[str]) -> int:
     found = replay_script(record, command, complain)
     done = f"{found.gradients:,} gradients, {found.events:,} events of {found.learners} learners"
     if found.differences:
-        console.print(f"{record}: differs after {done}.", markup=False)
+        console.print(f"{record}: differs after {done}.")
         for difference in found.differences:
-            console.print(f"The first difference: {difference}", markup=False)
+            console.print(f"The first difference: {difference}")
         return 1
     if not (found.whole or found.cut_short):
         complain(f"{record}: {done} as recorded; then the script ended with status {found.status}.")
         return 1
     end = "to the same rows" if found.whole else "up to the end of a record that was cut short"
-    console.print(f"{record}: {done}, repeated {end}, bit for bit.", markup=False)
+    console.print(f"{record}: {done}, repeated {end}, bit for bit.")
     return 0

@@ -71,14 +71,12 @@ def _scaling(options: argparse.Namespace) -> int:
         options.hosts,
     )
     width = console.width if console.is_terminal else TABLE_WIDTH
-    found, interrupt = measure(
-        options.recipe, given, wanted, options.exp, Bar(quiet=True), partial(console.print, markup=False), width
-    )
+    found, interrupt = measure(options.recipe, given, wanted, options.exp, Bar(quiet=True), console.print, width)
     if not found.files:
-        console.print(found.table, markup=False)
+        console.print(found.table)
         return status(interrupt.why) if interrupt.asked else 0
     folder = found.files[0].parent
-    console.print(f"\n{found.table}\n\nwritten: {', '.join(map(str, found.files))}", markup=False)
+    console.print(f"\n{found.table}\n\nwritten: {', '.join(map(str, found.files))}")
     for note in found.notes:
         complain(note)
     if interrupt.asked:
@@ -88,10 +86,10 @@ def _scaling(options: argparse.Namespace) -> int:
 
 
 def _checked(options: argparse.Namespace) -> tuple[list[str], list[str]]:
-    """Return the strategies; and overrides of a recipe, or arguments of a script.
+    """Check the options of `scaling`. Return the strategies, and overrides of a recipe or arguments of a script.
 
     Raises:
-        UserError: as `check_axes`; an option is for the other of the two.
+        UserError: as `check_axes`; or an option of recipes is given with a script, or the reverse.
     """
     from roundelay.grids.axes import check_axes, is_override, read_axes
     from roundelay.options.known import check_strategy

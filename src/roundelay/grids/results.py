@@ -31,7 +31,7 @@ class CellState(Enum):
 
 @dataclass(frozen=True)
 class CellOutcome:
-    """CellOutcome of a cell: state, and the error if it failed."""
+    """The outcome of a cell: its state, and the error if it failed."""
 
     cell: Cell
     state: CellState
@@ -41,7 +41,7 @@ class CellOutcome:
 
 @dataclass(frozen=True, kw_only=True)
 class CellRecord:
-    """One cell and its result. Numbers are None where it was not trained to its end."""
+    """A cell and its results as numbers, which are None if it was not trained to its end."""
 
     directory: Path
     axes: Mapping[str, Any]  # by dotted key, of tuned options too; None where an axis means nothing to the strategy
@@ -55,28 +55,24 @@ class CellRecord:
     error: str = ""
     dev_cross_entropy: float | None = None  # of the model kept, nats per frame; may be NaN
     dev_accuracy: float | None = None  # 0 to 1
-    untrained_cross_entropy: float | None = None  # on dev, nats per frame
     wer: Mapping[str, float] = field(default_factory=dict)  # by split, percent
     diverged: bool = False
     wall_seconds: float | None = None
     virtual_seconds: float | None = None  # simulated runs only
-    frames_per_second: float | None = None  # virtual where simulated, evaluation left out
     staleness_mean: float | None = None  # in versions of the own row or the centre
     staleness_largest: float | None = None
     consensus_distance: float | None = None
-    frames: int | None = None
-    epochs: int | None = None
-    minibatch_frames: int | None = None  # a round, over all learners
 
     @property
     def learned(self) -> bool:
-        """True if it was trained to its end and did not diverge."""
+        """True if the cell was trained to its end and did not diverge."""
         return self.dev_cross_entropy is not None and not self.diverged
 
 
 @dataclass(frozen=True)
 class Tuned:
-    """A configuration with all values tried, and the one chosen: None while some are not tried, or if none learned."""
+    """The outcome of a tuning: all values tried, and the chosen one; None while some are untried, or if none
+    learned."""
 
     tuning: Tuning
     tried: tuple[CellRecord, ...]
@@ -100,7 +96,7 @@ class Tuned:
         return all(record.state in (CellState.FINISHED, CellState.FAILED) for record in self.tried)
 
     def said(self) -> str:
-        """Return the choice in a sentence, with all that was tried."""
+        """Return the choice in a sentence, with all values tried."""
         tried = "; ".join(f"{self.values(record)}: {_came_to(record)}" for record in self.tried)
         if self.chosen is None:
             verdict = "no value learned" if self.complete else "not all tried yet"
@@ -120,16 +116,16 @@ class Tuned:
         return found
 
     def values(self, record: CellRecord) -> str:
-        """Return the values tried in one of its records, with their keys."""
+        """Return the tuned values, with their keys, of one of this tuning's records."""
         return ", ".join(f"{key} {shown(record.axes[key])}" for key in self.tuning.keys)
 
 
 Cost = Callable[[CellRecord], tuple[float, ...]]
-"""Measure of which the best of several trained values has least."""
+"""Returns the cost of a cell; of several tried values the one with the least cost is the best."""
 
 
 def held_out_loss(record: CellRecord) -> tuple[float, ...]:
-    """Return held-out cross-entropy at the end, nats per frame."""
+    """Return the held-out cross-entropy at a cell's end, nats per frame: the usual cost."""
     return (record.dev_cross_entropy or 0.0,)
 
 
@@ -148,29 +144,56 @@ def tuned(tuning: Tuning, outcomes: Sequence[CellOutcome], cost: Cost = held_out
 
 
 def tunings(grid: Grid, outcomes: Sequence[CellOutcome]) -> list[Tuned]:
-    """Return the choices of all configurations that are tuned, in the order of the grid."""
+    """Return the outcomes of all tunings of a grid, in its order."""
     return [tuned(tuning, outcomes) for tuning in grid.tunings]
 
 
 def judged(grid: Grid, outcomes: Sequence[CellOutcome]) -> list[CellOutcome]:
-    """Return the outcomes that count: without those of values that were tried."""
+    """Return the outcomes of the cells that are compared, without those of trials."""
     trials = {cell.exp for tuning in grid.tunings for cell in tuning.trials}
     return [outcome for outcome in outcomes if outcome.cell.exp not in trials]
 
 
 def cell_records(grid: Grid, outcomes: Sequence[CellOutcome]) -> list[CellRecord]:
-    """Return a record for every cell that counts, those that failed or wait included."""
+    """Return a record for every cell that is compared, failed and waiting ones included."""
     return [record_of(outcome) for outcome in judged(grid, outcomes)]
 
 
 def record_of(outcome: CellOutcome) -> CellRecord:
     """Return the record of one cell. A run that cannot be read makes it a failed one."""
-    if not outcome.trained:
-        return _record(outcome)
+    cell, what, run = outcome.cell, outcome.cell.configuration, None
     try:
-        return _record(outcome, load_run(outcome.cell.exp))
+        run = load_run(cell.exp) if outcome.trained else None
     except UserError as error:
-        return _record(CellOutcome(outcome.cell, CellState.FAILED, trained=False, error=str(error)))
+        outcome = CellOutcome(cell, CellState.FAILED, trained=False, error=str(error))
+    numbers: dict[str, Any] = (
+        {}
+        if run is None
+        else {
+            "dev_cross_entropy": run.cross_entropy,
+            "dev_accuracy": run.accuracy,
+            "wer": {split: errors.wer for split, errors in run.results.wer.items()},
+            "diverged": diverged(run),
+            "wall_seconds": run.results.wall_seconds,
+            "virtual_seconds": run.results.virtual_seconds,
+            "staleness_mean": run.stale_mean,
+            "staleness_largest": run.stale_largest,
+            "consensus_distance": run.results.consensus_distance,
+        }
+    )
+    return CellRecord(
+        directory=cell.exp,
+        axes=dict(what.axes),
+        strategy=what.strategy.name,
+        label=what.strategy.label,
+        options=plain(what.strategy),
+        learners=what.learners,
+        stragglers=what.stragglers,
+        seed=cell.seed,
+        state=outcome.state,
+        error=outcome.error,
+        **numbers,
+    )
 
 
 def configuration_json(what: Configuration) -> dict[str, Any]:
@@ -205,56 +228,12 @@ def spread_json(found: Spread) -> dict[str, Any] | None:
 
 def diverged(run: Run) -> bool:
     """Return True if the model kept is no better on held-out speech than the one it began with, or not a number."""
-    loss, before = run.cross_entropy, untrained(run)
-    return loss is not None and not (math.isfinite(loss) and (before is None or loss < before))
-
-
-def untrained(run: Run) -> float | None:
-    """Return held-out cross-entropy of the model it began with, nats per frame; None: not finite, or not recorded."""
-    first = run.evaluations[0] if run.evaluations and run.evaluations[0].epoch < 0 else None
-    return first.cross_entropy if first is not None and math.isfinite(first.cross_entropy) else None
-
-
-def _record(outcome: CellOutcome, run: Run | None = None) -> CellRecord:
-    cell, what = outcome.cell, outcome.cell.configuration
-    known = {} if run is None else _numbers(run)
-    return CellRecord(
-        directory=cell.exp,
-        axes=dict(what.axes),
-        strategy=what.strategy.name,
-        label=what.strategy.label,
-        options=plain(what.strategy),
-        learners=what.learners,
-        stragglers=what.stragglers,
-        seed=cell.seed,
-        state=outcome.state,
-        error=outcome.error,
-        **known,
-    )
-
-
-def _numbers(run: Run) -> dict[str, Any]:
-    results = run.results
-    return {
-        "dev_cross_entropy": run.cross_entropy,
-        "dev_accuracy": run.accuracy,
-        "untrained_cross_entropy": untrained(run),
-        "wer": {split: errors.wer for split, errors in results.wer.items()},
-        "diverged": diverged(run),
-        "wall_seconds": results.wall_seconds,
-        "virtual_seconds": results.virtual_seconds,
-        "frames_per_second": run.frames_per_second,
-        "staleness_mean": run.stale_mean,
-        "staleness_largest": run.stale_largest,
-        "consensus_distance": results.consensus_distance,
-        "frames": results.frames_seen,
-        "epochs": results.epochs,
-        "minibatch_frames": results.minibatch_frames,
-    }
+    loss, before = run.cross_entropy, [e.cross_entropy for e in run.evaluations[:1] if e.epoch < 0]
+    return loss is not None and not (math.isfinite(loss) and all(loss < b for b in before if math.isfinite(b)))
 
 
 def _at_edge(value: object, tried: Iterable[object]) -> bool:
-    """Return True if a number is the smallest or the largest of several tried; words have no order."""
+    """Return True if `value` is the smallest or the largest of several numbers tried; words have no order."""
     numbers = {other for other in tried if isinstance(other, int | float) and not isinstance(other, bool)}
     return len(numbers) > 1 and value in (min(numbers), max(numbers))
 

@@ -6,9 +6,8 @@ from roundelay.core.errors import UserError
 from roundelay.core.progress import Prefixed, Progress
 from roundelay.core.records import Results
 from roundelay.grids.grid import Cell, Grid, Work
-from roundelay.grids.results import CellOutcome, CellState, diverged, tuned
+from roundelay.grids.results import CellOutcome, CellState, record_of, tuned
 from roundelay.job import Interrupt
-from roundelay.reports import load_run
 from roundelay.reports.numbers import seconds
 from roundelay.runtime.base import wall_clock
 
@@ -16,11 +15,9 @@ from roundelay.runtime.base import wall_clock
 def run_grid(
     grid: Grid, decode: bool, progress: Progress, announce: Callable[[str], None], interrupt: Interrupt
 ) -> list[CellOutcome]:
-    """Train, or go on with, every cell; decode if asked to. Once `interrupt` asks, the rest is left for the next call.
-
-    Values to choose from are tried first, and never decoded. `announce` gets a line for every cell and every choice. A
-    cell that fails does not stop the others.
-    """
+    """Train every cell of a grid, or go on with it; decode it if `decode`. Once `interrupt` asks to stop, the rest is
+    left for the next call. Values to be tuned are tried first, and never decoded. `announce` gets a line for every cell
+    and every choice. A cell that fails does not stop the others."""
     work = GridWork(grid.size, progress, announce, interrupt, grid.work)
     for tuning in grid.tunings:
         for cell in tuning.trials:
@@ -36,7 +33,7 @@ def run_grid(
 
 
 def _judged(grid: Grid, outcomes: Iterable[CellOutcome]) -> Iterator[Cell | CellOutcome]:
-    """Yield the cells that count, seed by seed; the outcome of one of which no value is chosen."""
+    """Yield the cells to compare, seed by seed; for a cell with no value chosen, its outcome."""
     choices = [tuned(tuning, [*outcomes]) for tuning in grid.tunings]
     for seed in grid.seeds:
         yield from (cell for cell in grid.cells if cell.seed == seed)
@@ -52,7 +49,7 @@ def _judged(grid: Grid, outcomes: Iterable[CellOutcome]) -> Iterator[Cell | Cell
 
 
 class GridWork:
-    """Works through cells, `total` of them, and says how far it has come."""
+    """Trains cells one by one, and announces how far it has come of `total`."""
 
     def __init__(
         self,
@@ -68,7 +65,7 @@ class GridWork:
         self._worked: list[float] = []  # seconds of each cell that was not there already
 
     def add(self, cell: Cell, *, decode: bool) -> None:
-        """Train a cell, or read it where it is there; its outcome is the last of `outcomes`."""
+        """Train a cell, or read its existing result; append its outcome to `outcomes`."""
         if self.interrupt.asked:
             self.outcomes.append(CellOutcome(cell, CellState.WAITING, trained=False))
             return
@@ -87,14 +84,15 @@ class GridWork:
         self.outcomes.append(CellOutcome(cell, CellState.FINISHED if finished else CellState.INTERRUPTED, work.trained))
         if finished:
             self._worked += [wall_clock() - started] if work.new else []
-            self.announce(f"{what}: {_said(cell)}{self._left() if work.new else ', there already'}")
+            said = _said(self.outcomes[-1])
+            self.announce(f"{what}: {said}{self._left() if work.new else ', there already'}")
 
     def _stopping(self) -> bool:
         return self.interrupt.asked
 
     def _left(self) -> str:
-        """Return `; 9 left, 1 failed, about 4 min to go`: a cell not begun takes as long as the mean of those trained
-        now."""
+        """Return words on what is left, `; 9 left, 1 failed, about 4 min to go`, by the mean time of cells trained in
+        this call."""
         left, failed = self.total - len(self.outcomes), sum(o.state is CellState.FAILED for o in self.outcomes)
         parts = [f"{left} left"] if left else []
         parts += [f"{failed} failed"] if failed else []
@@ -103,18 +101,11 @@ class GridWork:
         return f"; {', '.join(parts)}" if parts else ""
 
 
-def _said(cell: Cell) -> str:
-    results = Results.read(cell.exp)
-    parts = ["diverged"] if _diverged(cell) else []
+def _said(outcome: CellOutcome) -> str:
+    results = Results.read(outcome.cell.exp)
+    parts = ["diverged"] if record_of(outcome).diverged else []
     parts += [f"{split} loss {loss:.4f}" for split, loss in results.frame_cross_entropy.items()]
     parts += [f"{split} WER {errors.wer:.2f} %" for split, errors in results.wer.items()]
     virtual = results.virtual_seconds
     parts.append(seconds(results.wall_seconds) if virtual is None else f"{seconds(virtual)} virtual")
     return ", ".join(parts)
-
-
-def _diverged(cell: Cell) -> bool:
-    try:
-        return diverged(load_run(cell.exp))
-    except UserError:  # the reader of the file's numbers will name it
-        return False

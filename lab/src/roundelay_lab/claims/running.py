@@ -1,14 +1,11 @@
 """Runs a claim's experiment, row by row; rows that are there already are only read."""
 
-from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
 from roundelay.core.errors import UserError
 from roundelay.core.files import read_json, write_json
-from roundelay.core.progress import Progress
-from roundelay.job import Interrupt
 from roundelay.reports.numbers import seconds
 from roundelay.run_directory import commit, machine
 from roundelay.runtime.base import wall_clock
@@ -18,24 +15,15 @@ from roundelay_lab.claims.experiment import Found, Mixing, Piece, Printed, Row, 
 from roundelay_lab.claims.noise import noise_pieces
 from roundelay_lab.claims.rule import judge, said
 from roundelay_lab.claims.simulations import mixing_pieces, printed_pieces, scenario_pieces
-from roundelay_lab.claims.speech import ClaimFolders, train_all, train_regime
+from roundelay_lab.claims.speech import ClaimFolders, Ways, train_all, train_regime
 
 EVIDENCE = "evidence.json"
-
-
-@dataclass(frozen=True)
-class Ways:
-    """Ways in which a run talks to its caller: progress of long work, a line for each row, and the wish to stop."""
-
-    progress: Progress
-    announce: Callable[[str], None]
-    interrupt: Interrupt
 
 
 def run_claim(claim: Claim, folders: ClaimFolders, ways: Ways) -> Evidence | None:
     """Run the missing rows of a claim's experiment below `folders.out`; write the evidence there, in the folder NAME.
 
-    Returns None if interrupted: the same call goes on from there.
+    Returns None if interrupted: the same call then goes on.
 
     Raises:
         UserError: the claim has no experiment; the folder holds one of another definition; an error of the experiment.
@@ -45,7 +33,7 @@ def run_claim(claim: Claim, folders: ClaimFolders, ways: Ways) -> Evidence | Non
     folder, keys = folders.out / claim.name, claim.experiment.keys
     match claim.experiment:
         case Trainings() as experiment:
-            found = train_all(experiment, folders, ways.progress, ways.announce, ways.interrupt)
+            found = train_all(experiment, folders, ways)
         case Printed() as experiment:
             found = _run(printed_pieces(experiment), Kept(folder / "rows.json", claim.definition), ways)
         case Scenarios() as experiment:
@@ -63,15 +51,15 @@ def run_regime(claim: Claim, folders: ClaimFolders, ways: Ways) -> Evidence | No
     """Measure the missing rows of a claim's regime below `folders.out`; write its table there, in the folder
     NAME-regime.
 
-    Returns None if interrupted: the same call goes on from there.
+    Returns None if interrupted: the same call then goes on.
 
     Raises:
-        UserError: the claim has none; the folder holds one of another definition; trainings that failed.
+        UserError: the claim has no regime; the folder holds one of another definition; trainings failed.
     """
     experiment, regime = claim.experiment, claim.regime
     if regime is None or not isinstance(experiment, Trainings):
         raise UserError(f"claim {claim.name} has no regime to measure.")
-    cells = train_regime(experiment, regime, folders, ways.progress, ways.announce, ways.interrupt)
+    cells = train_regime(experiment, regime, folders, ways)
     if cells is None:
         return None
     folder = folders.out / f"{claim.name}-regime"
@@ -83,7 +71,7 @@ def run_regime(claim: Claim, folders: ClaimFolders, ways: Ways) -> Evidence | No
 
 
 def _written(folder: Path, claim: Claim, keys: tuple[str, ...], found: Found, told: dict[str, str]) -> Evidence:
-    """Return the evidence, which is written into the folder; `told` are its definition, bounds, verdict and command."""
+    """Write evidence into the folder, and return it; `told` are its definition, bounds, verdict and command."""
     evidence = Evidence(
         claim=claim.name,
         seconds=round(found.seconds, 1),
@@ -99,7 +87,7 @@ def _written(folder: Path, claim: Claim, keys: tuple[str, ...], found: Found, to
 
 
 class Kept:
-    """Rows of an experiment that are done, in a file.
+    """The file of an experiment's rows that are done.
 
     Raises:
         UserError: the file is of another experiment.
@@ -124,21 +112,21 @@ class Kept:
 
     @property
     def seconds(self) -> float:
-        """Seconds of all rows."""
+        """Seconds of all rows together."""
         return float(sum(one["seconds"] for one in self._done))
 
     def find(self, key: Row) -> Row | None:
-        """Return the row of that key; None: it is not done."""
+        """Return the row with this key; None if it is not done."""
         return next((one["row"] for one in self._done if one["key"] == key), None)
 
     def keep(self, key: Row, row: Row, took: float) -> None:
-        """Add a row."""
+        """Add a row to the file, with the seconds it took."""
         self._done.append({"key": key, "row": row, "seconds": took})
         write_json(self._path, {"definition": self._definition, "done": self._done})
 
 
 def _run(pieces: Sequence[Piece], kept: Kept, ways: Ways) -> Found | None:
-    """Return the rows of all pieces; None if interrupted."""
+    """Compute the rows of all pieces that are not kept yet; return all rows, None if interrupted."""
     rows: list[Row] = []
     worked: list[float] = []
     for number, piece in enumerate(pieces, 1):

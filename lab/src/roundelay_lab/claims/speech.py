@@ -2,18 +2,18 @@
 
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass, replace
-from itertools import pairwise
 from math import isfinite
 from pathlib import Path
 from typing import Any
 
 from roundelay.core.errors import UserError
 from roundelay.core.progress import Progress
-from roundelay.core.records import Evaluation, Segment, of_kind, read_events
 from roundelay.grids.grid import Cell, Contenders, Grid
 from roundelay.grids.results import CellOutcome, CellRecord, CellState, Tuned, cell_records, judged, tunings
 from roundelay.grids.running import run_grid
 from roundelay.job import Interrupt
+from roundelay.reports import load_run
+from roundelay.reports.comparison import seconds_to
 from roundelay_lab.claims.experiment import PROCESSES, Found, Part, Regime, Row, Trainings, short
 from roundelay_speech.corpus.named import prepare_named
 from roundelay_speech.corpus.options import PrepareOptions
@@ -26,46 +26,41 @@ from roundelay_speech.recipes.recipe import load_recipe
 
 
 @dataclass(frozen=True)
+class Ways:
+    """Ways in which a run talks to its caller: progress of long work, a line for each row, and the wish to stop."""
+
+    progress: Progress
+    announce: Callable[[str], None]
+    interrupt: Interrupt
+
+
+@dataclass(frozen=True)
 class ClaimFolders:
-    """Folder of all claims' runs and of prepared corpora; where the recordings are, if they are not prepared yet."""
+    """The folders of all claims' runs and of prepared corpora, and of recordings that are not prepared yet."""
 
     out: Path
     source: Path | None = None
     lexicon: Path | None = None
 
 
-def train_all(
-    experiment: Trainings,
-    folders: ClaimFolders,
-    progress: Progress,
-    announce: Callable[[str], None],
-    interrupt: Interrupt,
-) -> Found | None:
+def train_all(experiment: Trainings, folders: ClaimFolders, ways: Ways) -> Found | None:
     """Prepare the corpus if need be, and train, or go on with, all parts. None if interrupted: the same call goes on.
 
     Raises:
-        UserError: the corpus is neither prepared nor given; trainings that failed, by name.
+        UserError: the corpus is neither prepared nor given; or trainings failed (names them).
     """
-    data = prepare(experiment, folders, progress)
+    data = prepare(experiment, folders, ways.progress)
     tables = Tables(experiment)
     for number, (part, strategy) in enumerate(experiment.grids, 1):
         grid = grid_of(experiment, part, strategy, data, folders)
-        announce(f"grid {number} of {len(experiment.grids)}, {strategy}: {grid.size} trainings in {grid.folder}")
-        outcomes = run_grid(grid, False, progress, announce, interrupt)
-        if any(one.state in (CellState.INTERRUPTED, CellState.WAITING) for one in outcomes):
+        outcomes = _trained(grid, f"grid {number} of {len(experiment.grids)}, {strategy}: {grid.size} trainings", ways)
+        if outcomes is None:
             return None
         tables.add(part, strategy, grid, outcomes)
     return Found([*tables.rows.values()], [*tables.tuning.values()], sum(tables.seconds.values()))
 
 
-def train_regime(
-    experiment: Trainings,
-    regime: Regime,
-    folders: ClaimFolders,
-    progress: Progress,
-    announce: Callable[[str], None],
-    interrupt: Interrupt,
-) -> list[Cell] | None:
+def train_regime(experiment: Trainings, regime: Regime, folders: ClaimFolders, ways: Ways) -> list[Cell] | None:
     """Train one learner with each minibatch of a regime, or go on with it, and keep the ends of all epochs. None if
     interrupted: the same call goes on.
 
@@ -75,17 +70,25 @@ def train_regime(
     overrides = (*regime.overrides, "training.keep_checkpoints=1000")
     part = Part(experiment.parts[0].strategies, (1,), overrides, regime.tune)
     regimes = replace(experiment, runs=f"{experiment.runs}-regime", seeds=regime.seeds)
-    grid = grid_of(regimes, part, part.strategies[0], prepare(experiment, folders, progress), folders)
-    announce(f"{grid.size} trainings of one learner in {grid.folder}")
-    outcomes = run_grid(grid, False, progress, announce, interrupt)
-    if any(one.state in (CellState.INTERRUPTED, CellState.WAITING) for one in outcomes):
+    grid = grid_of(regimes, part, part.strategies[0], prepare(experiment, folders, ways.progress), folders)
+    outcomes = _trained(grid, f"{grid.size} trainings of one learner", ways)
+    if outcomes is None:
         return None
     _complain(cell_records(grid, outcomes), tunings(grid, outcomes))
     return [one.cell for one in judged(grid, outcomes)]
 
 
+def _trained(grid: Grid, what: str, ways: Ways) -> list[CellOutcome] | None:
+    """Train the rest of a grid; None if interrupted."""
+    ways.announce(f"{what} in {grid.folder}")
+    outcomes = run_grid(grid, False, ways.progress, ways.announce, ways.interrupt)
+    left = (CellState.INTERRUPTED, CellState.WAITING)
+    return None if any(one.state in left for one in outcomes) else outcomes
+
+
 class Tables:
-    """Rows by name of the run directory, so that one learner, which is in every grid, is there once."""
+    """The tables of an experiment, with rows by name of the run directory, so that one learner, in every grid, appears
+    once."""
 
     def __init__(self, experiment: Trainings) -> None:
         self._experiment = experiment
@@ -94,7 +97,7 @@ class Tables:
         self.seconds: dict[Path, float] = {}
 
     def add(self, part: Part, strategy: str, grid: Grid, outcomes: list[CellOutcome]) -> None:
-        """Add the rows of a grid.
+        """Add the rows of a grid's outcomes.
 
         Raises:
             UserError: trainings failed.
@@ -110,8 +113,8 @@ class Tables:
         self.seconds |= {one.directory: one.wall_seconds or 0.0 for one in (*tried, *records)}
 
     def _row(self, record: CellRecord, strategy: str, tuned: tuple[str, ...]) -> Row:
-        """Return keys, seed, and columns: `dev` (cross-entropy; None if it diverged), `accuracy` (dev), `train`
-        (cross-entropy of the last epoch), `seconds` (virtual; in the simulator), `consensus` distance, mean
+        """Return a row: keys, seed, and the columns `dev` (cross-entropy; None if it diverged), `accuracy` (dev),
+        `train` (cross-entropy of the last epoch), `seconds` (virtual; in the simulator), `consensus` distance, mean
         `staleness`, and tuned options."""
         keys = self._experiment.keys
         row: Row = {"strategy": "sgd" if record.strategy == "sgd" else strategy, "learners": record.learners}
@@ -123,27 +126,27 @@ class Tables:
 
 
 def _columns(record: CellRecord, target: float | None) -> Row:
-    bad = record.diverged or record.dev_cross_entropy is None
-    events = [] if record.dev_cross_entropy is None else read_events(record.directory / "events.jsonl")
+    run = None if record.dev_cross_entropy is None else load_run(record.directory)
+    bad = record.diverged or run is None
     found: dict[str, Any] = {
         "dev": None if bad else record.dev_cross_entropy,
         "accuracy": record.dev_accuracy,
-        "train": None if bad else of_kind(events, Segment)[-1].loss,
-        "seconds": record.virtual_seconds if target is None else reached(of_kind(events, Evaluation), target),
+        "train": None if bad or run is None else run.segments[-1].loss,
+        "seconds": record.virtual_seconds if target is None or run is None else seconds_to(run, target),
         "consensus": record.consensus_distance,
         "staleness": record.staleness_mean,
     }
-    if record.dev_cross_entropy is not None and record.virtual_seconds is None:
+    if run is not None and not run.simulated:
         del found["seconds"]  # of processes they are real, and depend on the machine's other work
     return {k: float(f"{v:.6g}") if v is not None and isfinite(v) else None for k, v in found.items()}
 
 
 def prepare(experiment: Trainings, folders: ClaimFolders, progress: Progress) -> dict[str, Path]:
-    """Return folders of the recipe's corpus and alignment, which claims on the same corpus share; made unless they are
-    there.
+    """Return the folders of the recipe's corpus and alignment, which claims on the same corpus share; make those that
+    are missing.
 
     Raises:
-        UserError: they are not, and the place of the recordings is not given.
+        UserError: they are missing, and the place of the recordings is not given.
     """
     recipe = load_recipe(experiment.recipe)
     folder = folders.out / "corpora" / recipe.corpus.name
@@ -179,19 +182,9 @@ def grid_of(experiment: Trainings, part: Part, strategy: str, data: dict[str, Pa
 
 
 def _complain(records: Iterable[CellRecord], choices: Iterable[Tuned]) -> None:
-    """Raise a UserError for trainings that failed; those of which no tuned value learned did not, they diverged."""
+    """Raise a UserError if trainings failed; a tuning of which no value learned counts as diverged, not as failed."""
     none_learned = {choice.said() for choice in choices if choice.chosen is None}
     if failed := [
         f"{one.label}, seed {one.seed}: {one.error}" for one in records if one.error not in ("", *none_learned)
     ]:
         raise UserError("trainings failed:\n  " + "\n  ".join(failed))
-
-
-def reached(evaluations: Iterable[Evaluation], target: float) -> float | None:
-    """Return virtual seconds at which the dev loss fell to the target, straight between two evaluations; None: it did
-    not."""
-    for before, after in pairwise(one for one in evaluations if one.split == "dev"):
-        if before.cross_entropy > target >= after.cross_entropy:
-            share = (before.cross_entropy - target) / (before.cross_entropy - after.cross_entropy)
-            return (before.virtual_s or 0.0) + share * ((after.virtual_s or 0.0) - (before.virtual_s or 0.0))
-    return None

@@ -52,6 +52,5 @@ def _calibrate(options: argparse.Namespace) -> None:
         if errors:
             console.print(
                 f"From {what}: {len(errors)} runs, mean error {100 * sum(errors) / len(errors):.1f} %, "
-                f"largest {100 * max(errors):.1f} %",
-                markup=False,
+                f"largest {100 * max(errors):.1f} %"
             )

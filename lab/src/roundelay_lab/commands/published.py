@@ -49,8 +49,7 @@ def show_speedups() -> None:
     predicted = sum(c.row.use == "predicted" for c in compared)
     console.print(
         f"{predicted} predicted rows: median error {100 * median:.1f} %, largest {100 * largest:.1f} %. "
-        "Rows set aside are of table 2, which does not print the number of GPUs (4 assumed).",
-        markup=False,
+        "Rows set aside are of table 2, which does not print the number of GPUs (4 assumed)."
     )
 
 
@@ -87,6 +86,5 @@ def show_hours() -> None:
     assumed = printed.assumed
     console.print(
         f"Assumed, for it is not printed: {assumed.epochs} epochs, minibatches of {assumed.minibatch:,} sequences of "
-        f"{assumed.sequence_frames} frames in all, {assumed.parameters:,} parameters.",
-        markup=False,
+        f"{assumed.sequence_frames} frames in all, {assumed.parameters:,} parameters."
     )

@@ -13,6 +13,7 @@ from roundelay.terminal import Bar, console, print_table
 
 if TYPE_CHECKING:
     from roundelay_lab.storm.both import StormResult
+    from roundelay_lab.storm.story import Recovery
 
 _STORM = """
 storm: train on several hosts of one machine with and without random faults
@@ -69,7 +70,7 @@ def _storm(options: argparse.Namespace) -> None:
         found = run_storm(chosen, Bar())  # nothing is run again; the results have word errors now
     _print(found)
     page = write_page(found, chosen, options.out / "storm.html")
-    console.print(f"the page, with a film of it: {page}", markup=False)
+    console.print(f"the page, with a film of it: {page}")
 
 
 def _check(options: argparse.Namespace) -> None:
@@ -107,27 +108,19 @@ def _print(found: "StormResult") -> None:
         wer = "  ".join(f"{split} {one.wer:.2f} %" for split, one in results.wer.items())
         rows.append((*row, "" if loss is None else f"{loss:.4f}", wer))
     print_table(["", "seconds", f"{found.counted}/s", "faults", "starts", "dev loss", "WER"], rows)
-    counts: dict[str, list[float | None]] = {}
-    victims: dict[str, list[float | None]] = {}
+    by_kind: dict[str, list[Recovery]] = {}
     for one in found.storm.recoveries():
-        counts.setdefault(one.struck.kind, []).append(one.others)
-        victims.setdefault(one.struck.kind, []).append(one.victim)
+        by_kind.setdefault(one.struck.kind, []).append(one)
     lines = []
-    for kind, others in counts.items():
-        cells = [
-            "" if pair is None else f"{pair[0]:.1f} (at most {pair[1]:.1f})"
-            for pair in (middle_and_worst(others), middle_and_worst(victims[kind]))
-        ]
-        lines.append((kind, f"{len(others)}", *cells))
+    for kind, some in by_kind.items():
+        pairs = (middle_and_worst([one.others for one in some]), middle_and_worst([one.victim for one in some]))
+        cells = ["" if pair is None else f"{pair[0]:.1f} (at most {pair[1]:.1f})" for pair in pairs]
+        lines.append((kind, f"{len(some)}", *cells))
     if lines:
         print_table(["fault", "times", "s until others go on", "s until all are back"], lines)
-    console.print(
-        found.whole + (f"; {found.storm.left} processes are left" if found.storm.left else ""),
-        markup=False,
-    )
+    console.print(found.whole + (f"; {found.storm.left} processes are left" if found.storm.left else ""))
     if (calmed := found.storm.since_training().calmed) is not None:
         console.print(
             f"with more faults the run would not have ended: there were none after {calmed:.0f} s, so that is the most "
-            "it can be",
-            markup=False,
+            "it can be"
         )

@@ -2,7 +2,6 @@
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from functools import partial
 from pathlib import Path
 
 from roundelay.core.configure import Overrides, texts
@@ -23,7 +22,8 @@ from roundelay_speech.grids.running import check_data
 
 @dataclass(frozen=True)
 class Judging:
-    """Judging of a grid: whether its runs are decoded, and the held-out loss (nats per frame) that times are to."""
+    """The judging of a grid: whether runs are decoded, and the held-out loss (nats per frame) to which seconds are
+    counted."""
 
     decode: bool = True
     target_loss: float | None = None
@@ -54,13 +54,13 @@ def compare(
     """
     wanted = contenders if isinstance(contenders, Contenders) else Contenders(contenders, (1, 4), 3)
     grid = plan(str(recipe), texts(overrides), wanted, None if exp is None else Path(exp))
-    return run_plan(grid, judging, progress or Bar(quiet=True), partial(console.print, markup=False))[0]
+    return run_plan(grid, judging, progress or Bar(quiet=True), console.print)[0]
 
 
 def run_plan(
     grid: RecipeGrid, judging: Judging, progress: Progress, announce: Callable[[str], None], width: int = TABLE_WIDTH
 ) -> tuple[Compared, Interrupt]:
-    """Train the rest of a grid, and compare."""
+    """Train what is missing of a grid, and compare all results."""
     check_data(grid)
     before = f", {grid.done} of them trained before" if grid.done else ""
     announce(f"{grid.size} trainings in {grid.folder}{before}{grid.about_time}; minibatch: {grid.about_minibatch}")
@@ -82,7 +82,7 @@ def evaluate_folds(
     is recognised by a model that never heard them.
 
     Args:
-        folds: how many trainings; each leaves out about as many women and men.
+        folds: number of trainings; each leaves out about equally many women, and men.
         overrides: options that differ from the recipe's, for every training.
         exp: the folder for all runs; None: exp/RECIPE/folds-N.
 
@@ -90,8 +90,7 @@ def evaluate_folds(
         UserError: no such recipe or corpus; fewer speakers than folds; a fold failed or was interrupted.
     """
     planned = plan_folds(str(recipe), texts(overrides), folds, None if exp is None else Path(exp))
-    announce = partial(console.print, markup=False)
-    outcomes, pooled, _ = run_planned_folds(planned, progress or Bar(quiet=True), announce)
+    outcomes, pooled, _ = run_planned_folds(planned, progress or Bar(quiet=True), console.print)
     if pooled is None:
         failed = [f"{outcome.cell.exp}: {outcome.error or outcome.state.value}" for outcome in outcomes]
         raise UserError("Some folds are not finished; the same call goes on:\n" + "\n".join(failed))
@@ -101,7 +100,7 @@ def evaluate_folds(
 def run_planned_folds(
     planned: Folds, progress: Progress, announce: Callable[[str], None]
 ) -> tuple[list[CellOutcome], Pooled | None, Interrupt]:
-    """Train the rest of the folds, and pool their errors where all are finished."""
+    """Train what is missing of the folds, and pool their errors if all are finished."""
     need("speech", "evaluate --folds")
     announce(
         f"{len(planned.cells)} trainings in {planned.folder}, which leave out "

@@ -42,18 +42,17 @@ def _adapt(options: argparse.Namespace) -> None:
     if found.identities:
         console.print(
             f"{counted(len(found.identities), 'transform')} of {found.speakers} are the identity, for want of speech "
-            f"(adapt.min_frames):\n{listing(found.identities)}",
-            markup=False,
+            f"(adapt.min_frames):\n{listing(found.identities)}"
         )
     again = " (there already, from the same corpus and configuration)" if found.again else ""
     data = recipe.corpus if options.corpus is None else options.corpus
     following = command_of_features(data, found.folder / FEATURES_FILE)
-    console.print(f"adaptation is ready in {found.folder}{again}\nnext: {following}", markup=False)
+    console.print(f"adaptation is ready in {found.folder}{again}\nnext: {following}")
 
 
 def command_of_features(data: Path, features: Path) -> str:
     """Return the command that gives a prepared corpus the features of a file. It names the corpus's copies at other
-    speeds, for copies that are not named would be removed."""
+    speeds, since others would be removed."""
     from roundelay_speech.prepared import load_corpus
 
     speeds = sorted({u.speed for u in load_corpus(data).utterances} - {1.0})

@@ -80,7 +80,7 @@ def _align(options: argparse.Namespace) -> None:
 
 
 def _align_into(options: argparse.Namespace, folder: list[Path]) -> None:
-    """Align; the alignment's folder is put into the list as soon as it is known."""
+    """Align a corpus; append the alignment's folder to the list as soon as it is known."""
     from roundelay_speech.api.corpora import align
     from roundelay_speech.hmm.boundaries import synthesised_boundaries
     from roundelay_speech.hmm.fit import warnings
@@ -91,19 +91,19 @@ def _align_into(options: argparse.Namespace, folder: list[Path]) -> None:
     folder.append(recipe.aligned)
     corpus = load_corpus(recipe.corpus)
     summary = align(recipe, progress=Bar())
-    console.print(str(summary), markup=False)
+    console.print(str(summary))
     for line in warnings(summary.fit, recipe.aligned):
-        console.print(f"warning: {line}", markup=False)
-    console.print(f"alignment is ready in {recipe.aligned}", markup=False)
+        console.print(f"warning: {line}")
+    console.print(f"alignment is ready in {recipe.aligned}")
     for line in synthesised_boundaries(corpus, recipe.aligned):
-        console.print(line, markup=False)
+        console.print(line)
 
 
 def _realign(options: argparse.Namespace) -> None:
     from roundelay_speech.recognition.realignment import realign_with
 
     summary = realign_with(options.exp, options.out, Bar(), scale=options.scale, workers=options.workers)
-    console.print(f"{summary}\nalignment is ready in {options.out}", markup=False)
+    console.print(f"{summary}\nalignment is ready in {options.out}")
 
 
 def _import_alignment(options: argparse.Namespace) -> None:
@@ -129,7 +129,7 @@ def _import_alignment(options: argparse.Namespace) -> None:
         if options.grids is None:
             raise UserError("import-alignment textgrid needs --grids, the folder of the TextGrids.")
         summary = import_textgrids(corpus, corpus.features(), options.grids, config, options.out, Bar())
-    console.print(f"{summary}\nalignment is ready in {options.out}", markup=False)
+    console.print(f"{summary}\nalignment is ready in {options.out}")
 
 
 def _export_alignment(options: argparse.Namespace) -> None:
@@ -139,4 +139,4 @@ def _export_alignment(options: argparse.Namespace) -> None:
 
     corpus, export = load_corpus(options.corpus), export_kaldi if options.kind == "kaldi" else export_textgrids
     number = export(corpus, corpus.features(), Alignment.load(options.alignment), options.out, Bar())
-    console.print(f"{number} utterances written to {options.out}", markup=False)
+    console.print(f"{number} utterances written to {options.out}")

@@ -57,10 +57,10 @@ def _compare(options: argparse.Namespace) -> int:
         grid,
         Judging(not options.no_decode, options.target_loss),
         Bar(quiet=True),
-        partial(console.print, markup=False),
+        console.print,
         console.width if console.is_terminal else TABLE_WIDTH,
     )
-    console.print(f"\n{compared.table}\n\n{compared.files}", markup=False)
+    console.print(f"\n{compared.table}\n\n{compared.files}")
     for failure in compared.failed:
         complain(failure)
     if interrupt.asked:

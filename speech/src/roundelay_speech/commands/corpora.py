@@ -21,9 +21,9 @@ if TYPE_CHECKING:
     from roundelay_speech.prepared import Corpus
 
 OWN = ("kaldi", "lhotse")
-"""Formats of the user's own recordings."""
+"""Names of formats for users' own recordings."""
 FEW_HOURS = 2.0
-"""Hours of training speech, below which copies at other speeds are known to help: half an hour and 1.2 were tried."""
+"""Hours of training speech below which copies at other speeds help, as measured with half an hour and with 1.2."""
 
 
 _OF_FEATURES = """
@@ -120,7 +120,7 @@ OF_PREPARE = (
     *("on_missing_words", "map_to", "max_bad_share", "on_overlap", "strip_stress", "lexicon_case", "clean_transcripts"),
     *("allow_pipes", "pipe_seconds", "frame_shift_ms", "rate", "channel", "unlabelled", "shards", "workers"),
 )
-"""Options that are `PrepareOptions` by the same name."""
+"""Options of the command that are fields of `PrepareOptions` by the same name."""
 
 
 def _prepare(options: argparse.Namespace) -> None:
@@ -140,7 +140,7 @@ def _prepare(options: argparse.Namespace) -> None:
 
 
 def _prepare_into(options: argparse.Namespace, folder: list[Path]) -> None:
-    """Prepare; the corpus's folder is put into the list as soon as it is known."""
+    """Prepare a corpus; append its folder to the list as soon as it is known."""
     from roundelay_speech.api.corpora import prepare, usual_data
     from roundelay_speech.corpus.options import PrepareOptions
 
@@ -163,13 +163,12 @@ def _prepare_into(options: argparse.Namespace, folder: list[Path]) -> None:
 
 
 def _advise_copies(corpus: "Corpus", options: argparse.Namespace) -> None:
-    """Name the copies that a small corpus of the user's own gains by, where it has none."""
+    """Print which copies a small corpus of the user's own would gain by, if it has none."""
     hours = sum(u.duration for u in corpus.splits.get("train", ())) / 3600
     if options.corpus in OWN and corpus.audio and not corpus.unlabelled and hours < FEW_HOURS and not options.speed:
         console.print(
             f"{hours:.2f} hours of training speech: with `--speed 0.9 1.1` a model of it makes fewer errors "
-            "(docs/features.md#speed).",
-            markup=False,
+            "(docs/features.md#speed)."
         )
 
 
@@ -187,21 +186,20 @@ def _show_prepared(corpus: "Corpus", data: Path) -> None:
     for split, gone in corpus.left_out.items():
         console.print(
             f"{split}: left out {len(gone)} of {len(gone) + len(corpus.splits[split])} utterances:\n"
-            f"{listing([one.reason for one in gone])}",
-            markup=False,
+            f"{listing([one.reason for one in gone])}"
         )
     if corpus.guessed:
         guessed = "1 pronunciation was" if corpus.guessed == 1 else f"{corpus.guessed:,} pronunciations were"
-        console.print(f"{guessed} guessed from spelling; see {data / GUESSED_LEXICON}", markup=False)
+        console.print(f"{guessed} guessed from spelling; see {data / GUESSED_LEXICON}")
     if corpus.held_out_words:
         words = f"{len(corpus.held_out_words):,} words of held-out transcripts alone"
         console.print(f"{words} are there to align them, not to recognise them; see {data / HELD_OUT_LEXICON}")
     if corpus.cleaned and (changes := read_changes(data)):
         print_table(["changed in transcripts", "most frequent", "times"], table(changes), left=2)
-        console.print(f"All changes are in {data / CHANGES_FILE}", markup=False)
+        console.print(f"All changes are in {data / CHANGES_FILE}")
     for remark in corpus.remarks:
-        console.print(f"warning: {remark}.", markup=False)
-    console.print(f"{corpus.name} is ready in {data}", markup=False)
+        console.print(f"warning: {remark}.")
+    console.print(f"{corpus.name} is ready in {data}")
 
 
 def _copies(options: argparse.Namespace) -> "Copies":
@@ -225,7 +223,7 @@ def _features(options: argparse.Namespace) -> None:
     )
     store = corpus.features()
     parts = ", ".join(f"{p.name} {p.width}{f' with {p.deltas} deltas' if p.deltas else ''}" for p in store.parts)
-    console.print(f"{len(store.array):,} frames of {parts} are ready in {store.folder}", markup=False)
+    console.print(f"{len(store.array):,} frames of {parts} are ready in {store.folder}")
 
 
 def _export(options: argparse.Namespace) -> None:
@@ -235,7 +233,7 @@ def _export(options: argparse.Namespace) -> None:
         return _export_for_kaldi(options)
     if plugin := find_plugins("exports").get(options.format):
         _refuse_corpus_options(options)
-        console.print(load_plugin(plugin)(options.data, options.out), markup=False)
+        console.print(load_plugin(plugin)(options.data, options.out))
         return None
     from roundelay_speech.corpus.formats.export import export_kaldi, export_lhotse
     from roundelay_speech.prepared import load_corpus
@@ -249,7 +247,7 @@ def _export(options: argparse.Namespace) -> None:
         done = export_lhotse(corpus, options.out, splits=options.split)
     for one in done:
         frames = "" if one.frames is None else f", {one.frames} frames of features"
-        console.print(f"{one.split}: {one.utterances} utterances{frames} -> {one.folder}", markup=False)
+        console.print(f"{one.split}: {one.utterances} utterances{frames} -> {one.folder}")
 
 
 def _is_model(folder: Path) -> bool:
@@ -271,9 +269,9 @@ def _export_for_kaldi(options: argparse.Namespace) -> None:
 
     done = export_kaldi(options.data, options.out)
     live = ", for Kaldi's programs, live decoders and vosk" if done.live else ", for Kaldi's programs"
-    console.print(f"{done.pdfs} pdfs, a graph of {done.states:,} states{live} -> {done.folder}", markup=False)
+    console.print(f"{done.pdfs} pdfs, a graph of {done.states:,} states{live} -> {done.folder}")
     for sentence in done.left_out:
-        console.print(sentence, markup=False)
+        console.print(sentence)
 
 
 def _export_model(options: argparse.Namespace) -> None:
@@ -283,16 +281,14 @@ def _export_model(options: argparse.Namespace) -> None:
     from roundelay_speech.exporting.writing import export
 
     done = export(options.data, options.out, options.format)
-    console.print(
-        f"{done.file}: agrees with the network to {done.difference:.1e} of its largest log-likelihood", markup=False
-    )
+    console.print(f"{done.file}: agrees with the network to {done.difference:.1e} of its largest log-likelihood")
 
 
 def split_and_folder(text: str) -> tuple[str, str]:
-    """Return name and folder of `--split NAME=FOLDER`.
+    """Parse `NAME=FOLDER`, the value of `--split`; return name and folder.
 
     Raises:
-        UserError: it is not so written.
+        UserError: `text` is written otherwise.
     """
     name, equals, folder = text.partition("=")
     if not (name and equals and folder):

@@ -40,14 +40,12 @@ def _finetune(options: argparse.Namespace) -> None:
     given = {name: value for name in named if (value := getattr(options, name)) is not None}
     done = finetune(options.model, options.data, options.out, words=options.words, splits=options.split, **given)
     for remark in done.remarks:
-        console.print(f"warning: {remark}", markup=False)
+        console.print(f"warning: {remark}")
     console.print(
         f"{done.utterances:,} utterances, {done.seconds:,.0f} s: mean loss {done.before:.3f} before, {done.after:.3f} "
-        "after, on this speech itself",
-        markup=False,
+        "after, on this speech itself"
     )
     console.print(
         f"{options.out} is a model of {done.card.vocabulary.words:,} words for audio at {done.card.sampling_rate:,} "
-        f"Hz. Is it better? roundelay evaluate {options.out} --data OTHER_SPEECH, and the same with {options.model}.",
-        markup=False,
+        f"Hz. Is it better? roundelay evaluate {options.out} --data OTHER_SPEECH, and the same with {options.model}."
     )

@@ -54,17 +54,17 @@ def _show(found: "Inspection") -> None:
     ]
     print_table(["split", "utterances", "hours", "speakers", "women", "men", "words"], rows)
     for one in found.findings:
-        console.print(f"\n{one.severity}: {one.what}.\n  -> {one.proposal}", markup=False)
+        console.print(f"\n{one.severity}: {one.what}.\n  -> {one.proposal}")
     console.print("")
     for sentence in found.unseen:
-        console.print(f"Not looked at: {sentence}", markup=False)
+        console.print(f"Not looked at: {sentence}")
     grave = sum(one.severity != "note" for one in found.findings)
     if found.sound:
-        console.print(f"{found.corpus}: nothing to mend.", markup=False)
+        console.print(f"{found.corpus}: nothing to mend.")
     else:
         what = "1 thing" if grave == 1 else f"{grave} things"
         stops = "" if found.usable else " Errors stop `roundelay prepare`, or what follows it."
-        console.print(f"{found.corpus}: {what} to look at.{stops}", markup=False)
+        console.print(f"{found.corpus}: {what} to look at.{stops}")
 
 
 def _people(number: int | None) -> str:

@@ -2,7 +2,6 @@
 
 import argparse
 from collections.abc import Iterable
-from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -84,15 +83,14 @@ def _pack(options: argparse.Namespace) -> None:
     card = pack(named, options.out, options.set, **more, progress=Bar())
     if not is_packed(model_folder(named[0][0])):
         for split, errors in card.word_errors.items():
-            console.print(f"{split}: %WER {errors['wer']:.2f} [ {errors['errors']} / {errors['words']} ]", markup=False)
+            console.print(f"{split}: %WER {errors['wer']:.2f} [ {errors['errors']} / {errors['words']} ]")
     _ready(options.out, card)
 
 
 def _ready(out: Path, card: "Card") -> None:
     console.print(
         f"{out} is a model of {card.vocabulary.words:,} words for audio at {card.sampling_rate:,} Hz; it can "
-        "be moved anywhere.",
-        markup=False,
+        "be moved anywhere."
     )
 
 
@@ -124,9 +122,9 @@ def _evaluate_folds(options: argparse.Namespace) -> int:
     planned = plan_folds(options.model, options.overrides, options.folds, options.exp)
     go_on = resumes_from(planned.folder)
     with ending(lambda: go_on):
-        outcomes, pooled, interrupt = run_planned_folds(planned, Bar(quiet=True), partial(console.print, markup=False))
+        outcomes, pooled, interrupt = run_planned_folds(planned, Bar(quiet=True), console.print)
     if pooled is not None:
-        console.print(f"\n{pooled.text}", markup=False)
+        console.print(f"\n{pooled.text}")
         return 0
     for outcome in outcomes:
         if outcome.error:
@@ -159,24 +157,24 @@ def _show_evaluated(options: argparse.Namespace, results: "Iterable[Evaluated]")
     for found in results:
         if found.summary is None:
             where = f"words are in {options.out / found.split}" if options.out else "give --out DIR to have the words"
-            console.print(f"{found.split}: {found.utterances:,} utterances without transcripts; {where}", markup=False)
+            console.print(f"{found.split}: {found.utterances:,} utterances without transcripts; {where}")
             continue
-        console.print(f"{found.split}: {found.summary}", markup=False)
+        console.print(f"{found.split}: {found.summary}")
         for name, part in found.groups.items():
-            console.print(f"  {name}: {part}", markup=False)
+            console.print(f"  {name}: {part}")
         if options.per_speaker:
             for name, one in found.speakers.items():
-                console.print(f"  {name}: {one.errors}", markup=False)
+                console.print(f"  {name}: {one.errors}")
         if found.confidences is not None:
-            console.print(f"  confidences: {found.confidences}", markup=False)
+            console.print(f"  confidences: {found.confidences}")
         if line := written_so(found.changes):
-            console.print(f"  {line}", markup=False)
+            console.print(f"  {line}")
         if found.left_out:
             reasons = listing([one.reason for one in found.left_out])
-            console.print(f"  {counted(len(found.left_out), 'utterance')} left out:\n{reasons}", markup=False)
+            console.print(f"  {counted(len(found.left_out), 'utterance')} left out:\n{reasons}")
         if found.unknown_words:
-            console.print(f"  {unknown_words(found.unknown_words, found.summary.score.errors.ref)}", markup=False)
+            console.print(f"  {unknown_words(found.unknown_words, found.summary.score.errors.ref)}")
         if found.other_case:
-            console.print(f"  {found.other_case:,} of them are, in another case: --ignore-case", markup=False)
+            console.print(f"  {found.other_case:,} of them are, in another case: --ignore-case")
         if found.punctuated:
-            console.print(f"  {found.punctuated:,} are, without punctuation: --clean-transcripts", markup=False)
+            console.print(f"  {found.punctuated:,} are, without punctuation: --clean-transcripts")

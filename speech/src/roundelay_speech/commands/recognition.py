@@ -10,6 +10,7 @@ from roundelay.commands.base import Command, add_described
 from roundelay.core.errors import UserError
 from roundelay.stopping import ending, resumes_from
 from roundelay.terminal import Bar, console
+from roundelay_speech.data.problems import named
 
 if TYPE_CHECKING:
     from roundelay_speech.recognition.recognise import Recognised
@@ -118,41 +119,38 @@ def _decode_into(options: argparse.Namespace) -> None:
             console.print(
                 f"{options.out or exp} {found.split}: {_errors(found)}  acoustic scale {found.search.scale:g}, "
                 f"word cost {found.search.word_cost or 0.0:g}, beam {found.search.beam:g}, at most "
-                f"{found.search.max_active:,} paths, {found.real_time_factor:.4f} x real time on one core",
-                markup=False,
+                f"{found.search.max_active:,} paths, {found.real_time_factor:.4f} x real time on one core"
             )
             if (units := found.unit_errors) is not None:
                 console.print(
                     f"  units read off without lexicon and language model: {units.wer:.2f} % errors "
-                    f"({units.total:,} of {units.ref:,})",
-                    markup=False,
+                    f"({units.total:,} of {units.ref:,})"
                 )
             for name, part in found.subsets.items():
-                console.print(f"  {name}: {part}", markup=False)
+                console.print(f"  {name}: {part}")
             if found.unknown_words:
-                console.print(f"  {unknown_words(found.unknown_words, found.score.errors.ref)}", markup=False)
+                console.print(f"  {unknown_words(found.unknown_words, found.score.errors.ref)}")
         for sentence in done[0].edges if done else ():
-            console.print(f"  {sentence}", markup=False)
+            console.print(f"  {sentence}")
 
 
 def unknown_words(unknown: Mapping[str, int], said: int) -> str:
     """Return a sentence that names words which were said and cannot be recognised, the most frequent first; `said` are
     all."""
-    some = [f"{word}{f' ({times})' if times > 1 else ''}" for word, times in list(unknown.items())[:MOST_NAMED]]
-    more = f" and {len(unknown) - MOST_NAMED} more" if len(unknown) > MOST_NAMED else ""
+    some = [f"{word}{f' ({times})' if times > 1 else ''}" for word, times in unknown.items()]
     return (
         f"{sum(unknown.values()):,} of {said:,} words said are not among the words that can be recognised: "
-        f"{', '.join(some)}{more}"
+        f"{named(some, MOST_NAMED)}"
     )
 
 
 def _errors(found: "Recognised") -> str:
-    """Return the word errors of a split, where its words are known."""
+    """Return words on the word errors of a split; "" if its words are not known."""
     return str(found.summary) if found.scored else "words are in hyp.trn; there are no transcripts to score them by."
 
 
 def weighted(text: str) -> tuple[Path, float]:
-    """Return `EXP` or `EXP:WEIGHT`."""
+    """Parse `EXP` or `EXP:WEIGHT`; return folder and weight, 1 by default."""
     exp, colon, weight = text.rpartition(":")
     if Path(text).exists() or not colon:
         return Path(text), 1.0
@@ -177,4 +175,4 @@ def _score(options: argparse.Namespace) -> None:
         **picked(options, "interval", "per_speaker", "subsets", "by", "table", "confusions", "errors"),
     )
     for text in answers(asked, rules, wanted):
-        console.print(text, markup=False)
+        console.print(text)

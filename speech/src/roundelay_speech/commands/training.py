@@ -20,9 +20,9 @@ if TYPE_CHECKING:
 
 
 AUTO = "auto"
-"""In the place of a strategy: the one that is advised."""
+"""Word that stands for the advised strategy."""
 OF_RECIPE = ("learners", "runtime", "seed", "on_death", "host_patience", "wire", "fragments")
-"""Options of a recipe's section `training` that are options of the command, too."""
+"""Options of a recipe's section `training` that are also options of the command."""
 
 
 _TRAIN = """
@@ -122,11 +122,11 @@ def _train_here(options: argparse.Namespace, place: "HostPlace | None") -> int:
             interrupt.busy = True
             return interrupt.why
 
-        say = partial(console.print, markup=False)
-        copies = CopyReceiver(options.exp, say) if options.keep_copies else None
+        copies = CopyReceiver(options.exp, console.print) if options.keep_copies else None
         with stopping(interrupt), nullcontext() if copies is None else alone(options.exp):
             try:
-                stopped = serve(cluster, place, make_terms(recipe, cluster.strategy, options.exp), say, asked, copies)
+                terms = make_terms(recipe, cluster.strategy, options.exp)
+                stopped = serve(cluster, place, terms, console.print, asked, copies)
                 _end(options)
             except LearnerDied as error:
                 raise UserError(f"the learners of this host do not start: {error}") from error
@@ -146,45 +146,43 @@ def _train_here(options: argparse.Namespace, place: "HostPlace | None") -> int:
     objective = recipe.training.objective
     for split, loss in results.frame_cross_entropy.items():
         console.print(
-            f"{split} {objective.measured} {loss:.4f}, {objective.right} {100 * results.frame_accuracy[split]:.2f} %",
-            markup=False,
+            f"{split} {objective.measured} {loss:.4f}, {objective.right} {100 * results.frame_accuracy[split]:.2f} %"
         )
     console.print(
         f"{results.frames_seen:,} {objective.examples} in {results.wall_seconds:.0f} s, "
         f"staleness mean {results.staleness['mean']:.1f} largest {results.staleness['largest']:.0f}; "
-        f"stopped because {results.stopped}",
-        markup=False,
+        f"stopped because {results.stopped}"
     )
     return 0
 
 
 def _end(options: argparse.Namespace) -> None:
-    """Leave signals alone, now that a run is over: the end of a process with torch takes a second or more, in which one
-    would change its exit status."""
+    """Ignore signals from now on, after a run is over: a process with torch takes a second or more to end, in which a
+    signal would change its exit status."""
     if options.alone:
         leave_signals()
 
 
 def _without_first(options: argparse.Namespace, place: "HostPlace") -> int:
-    """Go on with the run after its first host has ended: this host has another place now, perhaps the first."""
+    """Go on with a run after its first host has ended: this host gets another place, perhaps the first."""
     where = f"this host leads at {place.address}:{place.port}" if place.conducts else f"{place.address} leads"
-    console.print(f"the first host is lost: {where}, from the last checkpoint in {options.exp}", markup=False)
+    console.print(f"the first host is lost: {where}, from the last checkpoint in {options.exp}")
     options.learners, options.resume = place.learners, place.conducts
     return _train_here(options, place)
 
 
 def _choose(options: argparse.Namespace, place: "HostPlace | None") -> None:
-    """Put a strategy in the place of `auto`, and say which and why."""
+    """Replace `auto` by a strategy, and print which and why."""
     from roundelay_speech.advice import chosen_strategy, refuse_several_hosts
 
     if place is not None and not place.alone:
         refuse_several_hosts()
     options.strategy, why = chosen_strategy(options.recipe, _overrides(options), options.exp)
-    console.print(f"strategy {options.strategy}: {why}", markup=False)
+    console.print(f"strategy {options.strategy}: {why}")
 
 
 def _check(options: argparse.Namespace) -> None:
-    """Find slips in recipe and overrides.
+    """Check recipe and overrides for mistakes.
 
     Raises:
         UserError: as `check_recipe`; says so where several values were meant to be trained.
@@ -240,7 +238,7 @@ def replay_run(exp: Path) -> int:
     found = replay(trace, make_job(recipe, exp, place).cluster, Bar(), partial(RepeatedExchanges, trace, learners))
     done = f"{found.minibatches:,} minibatches, {found.events:,} events in {found.commands} stretches"
     if found.difference:
-        console.print(f"{exp}: differs after {done}.\nThe first difference: {found.difference}", markup=False)
+        console.print(f"{exp}: differs after {done}.\nThe first difference: {found.difference}")
         return 1
-    console.print(f"{exp}: {done}, repeated to the same weights, bit for bit.", markup=False)
+    console.print(f"{exp}: {done}, repeated to the same weights, bit for bit.")
     return 0

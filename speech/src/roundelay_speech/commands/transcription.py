@@ -20,9 +20,6 @@ if TYPE_CHECKING:
     from roundelay_speech.packed.model import Model
     from roundelay_speech.transcription.transcribing import Options
 
-_FORMATS = ("txt", "json", "ctm", "srt", "vtt", "trn", "TextGrid")
-
-
 _TRANSCRIBE = """
 transcribe: recognise recordings of any kind and length with a packed model
 model MODEL <packed> <is-packed> | the folder of a packed model (`roundelay pack`), or an4, which comes with the
@@ -81,7 +78,8 @@ def _channel(text: str) -> str:
 
 
 def _asked(options: argparse.Namespace, model: "Model") -> "Wishes":
-    """Return the options of the search; words to favour that the model does not know are named."""
+    """Return the wishes for the search in the command's options, and print words to favour that the model does not
+    know."""
     from roundelay_speech.decode.alternatives import USUAL_BONUS, Wishes, words_of
 
     if options.nbest and options.format != "json":
@@ -151,7 +149,7 @@ def _transcribe(options: argparse.Namespace) -> int:
             )
         _warn(model.caveats)
         how = _options(options, total_seconds(named) or 0.0, _asked(options, model))
-        say = complain if options.out is None else _print
+        say = complain if options.out is None else console.print
         if options.out is None:
             outcome = transcribe_all(model, named, how, options.format, write, Bar(quiet=True))
         else:
@@ -212,7 +210,7 @@ def _stream(options: argparse.Namespace) -> None:
                 elif update.final and update.segment.words:
                     write(f"{update.segment.text}\n")
                 elif not update.final and console.is_terminal:
-                    console.print(f"  {update.segment.text}"[: console.width], end="\r", markup=False)
+                    console.print(f"  {update.segment.text}"[: console.width], end="\r")
         except Unusable as error:
             raise UserError(f"{name}: {error}") from None
     for line in (*(f"{name}: {remark}" for remark in sound.remarks), *latencies.report()):
@@ -236,10 +234,6 @@ def _serve(options: argparse.Namespace) -> int:
         options.port,
         max_megabytes=options.max_megabytes,
         max_minutes=options.max_minutes,
-        ready=lambda address: _print(f"{name} is served at {address} (Ctrl-C ends it)"),
+        ready=lambda address: console.print(f"{name} is served at {address} (Ctrl-C ends it)"),
         remark=complain,
     )
-
-
-def _print(line: str) -> None:
-    console.print(line, markup=False)

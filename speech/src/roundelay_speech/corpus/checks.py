@@ -13,7 +13,7 @@ import numpy.typing as npt
 from roundelay.core.errors import UserError
 from roundelay_speech.audio.reading import AudioError, channel_levels
 from roundelay_speech.data.manifest import Utterance
-from roundelay_speech.data.problems import BadPolicy, LeftOut, counted, listing
+from roundelay_speech.data.problems import NAMES_SHOWN, BadPolicy, LeftOut, counted, listing, named
 from roundelay_speech.features.store import FeatureStore
 from roundelay_speech.lexicon.lexicon import STRESSED, Lexicon, MissingWord, NearWords, bare
 from roundelay_speech.lexicon.marks import is_mark
@@ -23,14 +23,14 @@ from roundelay_speech.prepared import TRAIN
 def note_left_out(
     problems: Sequence[LeftOut], gone: dict[str, list[LeftOut]], splits: Mapping[str, Sequence[Utterance]]
 ) -> None:
-    """Put each down under its split."""
+    """Note each utterance left out under its split, in `gone`."""
     split_of = {u.id: name for name, utterances in splits.items() for u in utterances} if problems else {}
     for one in problems:
         gone[split_of[one.id]].append(one)
 
 
 def check_shares(gone: Mapping[str, Sequence[LeftOut]], kept: Mapping[str, Sequence[Utterance]], most: float) -> None:
-    """Raise a UserError if more than the share `most` of a split is left out: the corpus is not as it should be."""
+    """Raise a UserError if more than the share `most` of a split is left out."""
     if not 0 <= most <= 1:
         raise UserError(f"--max-bad-share {most:g}: a share is between 0 and 1; 0.1 is a tenth.")
     for split, problems in gone.items():
@@ -45,6 +45,7 @@ def check_shares(gone: Mapping[str, Sequence[LeftOut]], kept: Mapping[str, Seque
 
 _SILENT_DB = 30.0  # a channel this much below another is taken to be empty; across a table it is 10 to 20
 _SHOWN = 8
+_BEYOND_SPEECH = 32_000  # Hz; a fifth and more of the bands of such audio lie above 8,000 Hz, where speech has little
 _STRESSED_PHONES = 20  # of CMU's 45; with fewer they were chosen by hand
 
 
@@ -54,11 +55,11 @@ _STRESSED_PHONES = 20  # of CMU's 45; with fewer they were chosen by hand
 def one_rate(
     splits: Mapping[str, Sequence[Utterance]], wanted: int | None, on_bad: BadPolicy
 ) -> tuple[int, dict[str, list[Utterance]], list[LeftOut], list[str]]:
-    """Return the sampling rate of a corpus: the one that is wanted, or that of most training utterances.
+    """Choose the sampling rate of a corpus: the one that is wanted, or that of most training utterances.
 
     Returns:
-        The rate in Hz, the utterances that have it or are brought to it, those left out (under `skip`, unless a rate is
-        wanted), and remarks on resampled ones.
+        The rate in Hz, the utterances of this rate or to be resampled to it, those left out (under `skip`, unless a
+        rate is wanted), and remarks on resampled ones.
 
     Raises:
         UserError: there are several rates, under `error`; says how many utterances of which split have which.
@@ -74,8 +75,14 @@ def one_rate(
     deciding = rates[TRAIN] if TRAIN in rates else sum(rates.values(), Counter[int]())
     rate = min(deciding.items(), key=lambda item: (-item[1], item[0]))[0]
     off = [u for some in splits.values() for u in some if u.sampling_rate != rate]
+    beyond = []
+    if rate >= _BEYOND_SPEECH:
+        beyond.append(
+            f"audio at {rate:,} Hz: a model hears bands up to {rate // 2:,} Hz, which other recordings may lack; "
+            "`--rate 16000` leaves out what is above 8,000 Hz"
+        )
     if not off:
-        return rate, kept, [], []
+        return rate, kept, [], beyond
     told = "; ".join(
         f"{split}: " + ", ".join(f"{counted(n, 'utterance')} at {r:,} Hz" for r, n in found.most_common())
         for split, found in rates.items()
@@ -85,7 +92,7 @@ def one_rate(
         raise UserError(
             f"The audio of a corpus must be at one sampling rate, and there are several ({told}). Have it resampled as "
             f"it is read with `--rate {rate}`, or leave out what is not at {rate:,} Hz (`--on-bad-audio skip`):\n"
-            f"{listing(first, shown=_SHOWN)}"
+            f"{listing(first, shown=NAMES_SHOWN)}"
         )
     left_out = [
         LeftOut(
@@ -94,7 +101,7 @@ def one_rate(
         )
         for u in off
     ]
-    return rate, {split: [u for u in us if u.sampling_rate == rate] for split, us in kept.items()}, left_out, []
+    return rate, {split: [u for u in us if u.sampling_rate == rate] for split, us in kept.items()}, left_out, beyond
 
 
 def _resampling(rates: Mapping[str, Counter[int]], wanted: int) -> list[str]:
@@ -117,12 +124,12 @@ def _resampling(rates: Mapping[str, Counter[int]], wanted: int) -> list[str]:
 
 
 def channel_remarks(utterances: Sequence[Utterance], channels: Mapping[str, int], root: Path, name: str) -> list[str]:
-    """Return remarks on utterances whose recording has several channels when no option chose one.
+    """Return remarks on utterances whose recording has several channels, if no option chose one.
 
     Args:
-        channels: utterance id -> how many its recording has.
-        root: the folder that relative paths begin at.
-        name: of the data directory.
+        channels: utterance id -> number of channels of its recording.
+        root: the folder where relative paths begin.
+        name: name of the data directory.
     """
     several = [u for u in utterances if channels.get(u.id, 1) > 1]
     if not several:
@@ -154,7 +161,8 @@ def channel_remarks(utterances: Sequence[Utterance], channels: Mapping[str, int]
 
 
 def overlaps(splits: Mapping[str, Sequence[Utterance]], store: FeatureStore) -> list[str]:
-    """Return speakers, and recordings by their features, that are in the training split and in another one."""
+    """Return remarks on speakers, and on recordings (by their features), that are in the training split and in
+    another."""
     remarks = shared_speakers(splits)
     heard = _sketches([u for u in splits[TRAIN] if not u.copied], store)
     for split, utterances in splits.items():
@@ -166,31 +174,28 @@ def overlaps(splits: Mapping[str, Sequence[Utterance]], store: FeatureStore) -> 
 
 
 def shared_speakers(splits: Mapping[str, Sequence[Utterance]]) -> list[str]:
-    """Return remarks on speakers of the training split who are in another one."""
+    """Return remarks on speakers of the training split who are in another split."""
     remarks = []
     speakers = {u.speaker for u in splits[TRAIN] if not u.copied}
     for split, utterances in splits.items():
         if split != TRAIN and (both := sorted(speakers & {u.speaker for u in utterances})):
             of = len({u.speaker for u in utterances})
-            shown = ", ".join(both[:_SHOWN]) + (" ..." if len(both) > _SHOWN else "")
             remarks.append(
                 f"{len(both)} of {counted(of, 'speaker')} of {split} {'is' if len(both) == 1 else 'are'} in train too "
-                f"({shown}): its error rates are not those of people who were never heard"
+                f"({named(both)}): its error rates are not those of people who were never heard"
             )
     return remarks
 
 
 def unknown_genders(splits: Mapping[str, Sequence[Utterance]]) -> list[str]:
-    """Return a remark on speakers of whom it is not said whether they are women or men, where it is said of others, or
-    something else is said of them."""
+    """Return a remark on speakers whose gender is unknown while that of others is known, or is neither f nor m."""
     genders = {u.speaker: u.gender for some in splits.values() for u in some if not u.copied}
     unknown = [speaker for speaker, gender in genders.items() if (gender or "")[:1].lower() not in ("f", "m")]
     if not unknown or not any(genders.values()):
         return []
-    shown = ", ".join(unknown[:_SHOWN]) + (", ..." if len(unknown) > _SHOWN else "")
     return [
-        f"whether {len(unknown)} of {counted(len(genders), 'speaker')} are women or men is not known ({shown}): "
-        "`spk2gender` says it by a line `SPEAKER f` or `SPEAKER m`"
+        f"whether {len(unknown)} of {counted(len(genders), 'speaker')} are women or men is not known "
+        f"({named(unknown)}): `spk2gender` says it by a line `SPEAKER f` or `SPEAKER m`"
     ]
 
 
@@ -198,16 +203,17 @@ def shared_audio(split: str, twice: Sequence[tuple[str, str]]) -> list[str]:
     """Return a remark on utterances of a split that are in the training split too: pairs of ids, here and there."""
     if not twice:
         return []
-    pairs = ", ".join(f"{one} is {other}" for one, other in twice[:_SHOWN])
+    pairs = named([f"{one} is {other}" for one, other in twice])
     return [
         f"{counted(len(twice), 'utterance')} of {split} {'is' if len(twice) == 1 else 'are'} also in train, "
-        f"the same audio under {'another id' if len(twice) == 1 else 'other ids'} ({pairs}"
-        f"{', ...' if len(twice) > _SHOWN else ''}): it is tested on its training speech"
+        f"the same audio under {'another id' if len(twice) == 1 else 'other ids'} ({pairs}): "
+        "it is tested on its training speech"
     ]
 
 
 def _sketch(name: str, store: FeatureStore) -> tuple[int, bytes]:
-    """Return the length and middle frame: equal for equal audio, and seldom else; the whole is compared where it is."""
+    """Return the length and middle frame of an utterance: equal for equal audio, and seldom otherwise; if equal, all
+    frames are compared."""
     features = store.get(name)
     return len(features), features[len(features) // 2].tobytes()
 
@@ -231,13 +237,12 @@ WITHOUT_SOUND = "without any sound, every sample is the same"
 
 
 def silent_remarks(splits: Mapping[str, Sequence[Utterance]], store: FeatureStore) -> list[str]:
-    """Return remarks on utterances without any sound: all of their frames are the same, as those of samples that are
-    all 0."""
+    """Return remarks on utterances without any sound: all of their frames are equal, as for samples that are all 0."""
     remarks = []
     for split, utterances in splits.items():
         silent = [u for u in utterances if not u.copied and _is_constant(store.get(u.id))]
         if silent:
-            shown = ", ".join(f"{u.id} ({u.path})" for u in silent[:_SHOWN]) + (", ..." if len(silent) > _SHOWN else "")
+            shown = named([f"{u.id} ({u.path})" for u in silent])
             remarks.append(f"{counted(len(silent), 'utterance')} of {split} {WITHOUT_SOUND}: {shown}")
     return remarks
 
@@ -251,8 +256,8 @@ def _is_constant(features: npt.NDArray[np.float32]) -> bool:
 
 
 def stress_remark(lexicon: Lexicon) -> list[str]:
-    """Return a remark on a dictionary that tells vowels apart by their stress, as CMU's does: 69 phones, of which a
-    small corpus has too little speech each."""
+    """Return a remark on a dictionary that distinguishes vowels by stress, as CMU's does: a small corpus has too little
+    speech for each of its 69 phones."""
     stressed = sorted(phone for phone in lexicon.phones if STRESSED.match(phone))
     if len(stressed) < _STRESSED_PHONES:
         return []
@@ -263,7 +268,7 @@ def stress_remark(lexicon: Lexicon) -> list[str]:
 
 
 def spelling_remark(missing: Sequence[MissingWord], lexicon: Lexicon) -> list[str]:
-    """Return a remark on words the lexicon has but for case or punctuation, and on marks of noises."""
+    """Return remarks on missing words that the lexicon has with other case or punctuation, and on marks of noises."""
     near = NearWords(lexicon)
     marks = [m.word for m in missing if is_mark(m.word)]
     missing = [m for m in missing if not is_mark(m.word)]
@@ -273,14 +278,12 @@ def spelling_remark(missing: Sequence[MissingWord], lexicon: Lexicon) -> list[st
         return []
     told = []
     if marks:
-        more = ", ..." if len(marks) > _SHOWN else ""
-        told.append(f"marks of noises among the words ({', '.join(marks[:_SHOWN])}{more})")
+        told.append(f"marks of noises among the words ({named(marks)})")
     if pairs:
-        shown = ", ".join(f"{m.word} ({other})" for m, other in pairs[:_SHOWN])
+        shown = named([f"{m.word} ({other})" for m, other in pairs])
         told.append(
             f"{counted(len(pairs), 'word')} of the transcripts {'differs' if len(pairs) == 1 else 'differ'} from words "
-            f"of the dictionary by case, punctuation or characters that look alike alone: "
-            f"{shown}{', ...' if len(pairs) > _SHOWN else ''}"
+            f"of the dictionary by case, punctuation or characters that look alike alone: {shown}"
         )
     if marked:
         told.append(f"{counted(marked, 'further word' if pairs else 'word')} of the transcripts with punctuation")

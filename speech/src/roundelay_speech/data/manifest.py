@@ -10,7 +10,7 @@ import re
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, get_args, get_type_hints
 
 from roundelay.core.errors import UserError
 from roundelay.core.files import write_text
@@ -48,7 +48,7 @@ class Utterance:
 
     @property
     def copied(self) -> str:
-        """Kind of copy that it is of a recording, in words; empty where it is the recording itself."""
+        """Kind of copy of a recording that this utterance is, in words; "" for the recording itself."""
         if self.speed != 1:
             return f"a copy at speed {self.speed:g}"
         if self.distortion:
@@ -57,31 +57,17 @@ class Utterance:
 
     @property
     def start_sample(self) -> int:
-        """The first sample, counted in the recording."""
+        """Number of the first sample in the recording."""
         return round(self.start * self.sampling_rate)
 
 
 _TYPES: Mapping[str, tuple[type, ...]] = {
-    "id": (str,),
-    "recording_id": (str,),
-    "path": (str,),
-    "start": (float, int),
-    "duration": (float, int),
-    "channel": (int,),
-    "sampling_rate": (int,),
-    "num_samples": (int,),
-    "speaker": (str,),
-    "text": (str,),
-    "gender": (str, type(None)),
-    "language": (str, type(None)),
-    "speed": (float, int),
-    "subset": (str, type(None)),
-    "warp": (float, int),
-    "distortion": (str,),
+    name: (float, int) if hint is float else get_args(hint) or (hint,)
+    for name, hint in get_type_hints(Utterance).items()
 }
 _MOST = 2**48  # beyond any sound; numbers of JSON have no end
 _SURROGATE = re.compile("[\ud800-\udfff]")
-_OPTIONAL = {"gender", "language", "speed", "subset", "warp", "distortion"}
+_OPTIONAL = {field.name for field in dataclasses.fields(Utterance) if field.default is not dataclasses.MISSING}
 _WANTED = {str: "text", float: "a number", int: "a whole number"}
 
 
@@ -89,7 +75,7 @@ def write_manifest(path: Path, utterances: Sequence[Utterance], *, words: bool =
     """Write the utterances in their order, atomically; with `words` False their transcripts may be empty.
 
     Raises:
-        UserError: an utterance that `read_manifest` would refuse; all of them are listed.
+        UserError: `read_manifest` would refuse some utterances; lists all.
     """
     problems = [f"{utterance.id}: {problem}" for utterance in utterances for problem in problems_of(utterance, words)]
     problems += [f"{name}: the id occurs more than once" for name in repeated(u.id for u in utterances)]
@@ -105,8 +91,8 @@ def write_manifest(path: Path, utterances: Sequence[Utterance], *, words: bool =
 
 
 def read_manifest(path: Path, *, words: bool = True) -> list[Utterance]:
-    """Read and check a manifest; fields it does not know are ignored, as Lhotse has more of them. With `words` False
-    transcripts may be empty.
+    """Read and check a manifest; unknown fields are ignored, since Lhotse has more. With `words` False transcripts may
+    be empty.
 
     Raises:
         UserError: missing file; broken JSON, missing or mistyped fields, impossible times, repeated ids, empty
@@ -143,7 +129,7 @@ def read_manifest(path: Path, *, words: bool = True) -> list[Utterance]:
 
 
 def _parse(line: str) -> tuple[Utterance | None, list[str]]:
-    """Return the utterance on a line, or the fault of the line's form."""
+    """Parse a line of the manifest; return the utterance, or the line's faults."""
     try:
         record = json.loads(line)
     except json.JSONDecodeError as error:
@@ -173,7 +159,7 @@ def _mistyped(record: Mapping[str, Any], name: str) -> str | None:
 
 
 def problems_of(utterance: Utterance, words: bool = True) -> list[str]:
-    """Return problems with the values of one utterance; empty when it is sound; without `words` it may lack a
+    """Return the problems with the values of an utterance; empty if it is sound. With `words` False, it may lack a
     transcript."""
     u = utterance
     found = [

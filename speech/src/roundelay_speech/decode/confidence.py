@@ -19,19 +19,18 @@ import numpy.typing as npt
 
 from roundelay_speech.data.arrays import Float32
 from roundelay_speech.decode.lattice import WordString
-from roundelay_speech.hmm.align import align, utterance_graph
-from roundelay_speech.hmm.topology import SILENCE, Tying
+from roundelay_speech.hmm.align import align, utterance_graph, word_spans
+from roundelay_speech.hmm.topology import Tying, phone_bounds
 from roundelay_speech.lexicon.lexicon import Lexicon
 from roundelay_speech.scoring.formats.ctm import TimedWord
 from roundelay_speech.scoring.score import align_words
 
 BEAMS = (20.0, 60.0, 1000.0)
-_Segment = tuple[int, int, int]  # phone id, first frame, frame after the last
 
 
 @dataclass(frozen=True, eq=False)
 class Pronouncing:
-    """Lexicon, tied states and silence of a graph, by which words get their times."""
+    """The lexicon, tied states and silence of a graph, by which words are timed."""
 
     lexicon: Lexicon
     tying: Tying
@@ -41,7 +40,7 @@ class Pronouncing:
 
 @dataclass(frozen=True, eq=False)
 class AlignedWord:
-    """Frames of a word, from `first` to before `end`: name and length of each phone, and the pdf of each frame."""
+    """A word's frames, from `first` to before `end`: name and length of each phone, and the pdf of each frame."""
 
     first: int
     end: int
@@ -50,7 +49,7 @@ class AlignedWord:
 
 
 def confidences(words: Sequence[str], best: Sequence[WordString]) -> list[float]:
-    """Return the posterior of each word; 1 for all without any word string to compare with."""
+    """Return the posterior of each word, given the `best` word strings; 1 for all if there are none."""
     if not best:
         return [1.0] * len(words)
     cost = np.array([string.cost for string in best])
@@ -66,7 +65,7 @@ def confidences(words: Sequence[str], best: Sequence[WordString]) -> list[float]
 def word_frames(
     words: Sequence[str], scores: Float32, lexicon: Lexicon, tying: Tying, silence_probability: float
 ) -> list[tuple[int, int]]:
-    """Return (first frame, frame after the last) of each word.
+    """Align words; return (first frame, frame after the last) of each.
 
     Where the words cannot be aligned (fewer frames than states: the search ended inside a word), each gets an equal
     share of the frames.
@@ -84,7 +83,7 @@ def word_frames(
 def aligned_words(
     words: Sequence[str], scores: Float32, lexicon: Lexicon, tying: Tying, silence_probability: float
 ) -> list[AlignedWord] | None:
-    """Return the words, aligned; None where they cannot be.
+    """Align words to frames, phone by phone; return None if they cannot be aligned.
 
     Args:
         scores: (T, S) scaled log-likelihoods.
@@ -98,42 +97,20 @@ def aligned_words(
     found = align(graph, np.ascontiguousarray(scores[:, graph.pdfs]), BEAMS)
     if found is None:
         return None
-    variants = [{tuple(spoken.phone_ids[p] for p in said) for said in known[word]} for word in words]
-    segments = _segments(found.phones, found.states)
+    bounds = phone_bounds(found.phones, found.states).tolist()
+    said = [int(found.phones[first]) for first in bounds[:-1]]
+    spans = word_spans(words, spoken, said)
+    assert spans is not None, "an alignment is made of the words it was made for"
     return [
         AlignedWord(
-            segments[a][1],
-            segments[b - 1][2],
-            tuple((tying.phones[phone - 1], stop - first) for phone, first, stop in segments[a:b]),
-            found.pdfs[segments[a][1] : segments[b - 1][2]],
+            bounds[a],
+            bounds[b],
+            tuple((tying.phones[said[place] - 1], bounds[place + 1] - bounds[place]) for place in range(a, b)),
+            found.pdfs[bounds[a] : bounds[b]],
         )
-        for a, b in _split([phone for phone, _, _ in segments], variants)
+        for a, b, word in spans
+        if word
     ]
-
-
-def _segments(phones: npt.NDArray[np.int16], states: npt.NDArray[np.int8]) -> list[_Segment]:
-    """Return the phones one after the other: a new one begins where the phone changes or its states begin again."""
-    starts = np.flatnonzero(np.append(True, (phones[1:] != phones[:-1]) | (states[1:] < states[:-1])))
-    stops = np.append(starts[1:], len(phones))
-    return [(int(phones[a]), int(a), int(b)) for a, b in zip(starts, stops, strict=True)]
-
-
-def _split(row: Sequence[int], variants: Sequence[set[tuple[int, ...]]]) -> list[tuple[int, int]]:
-    """Return places of each word's first phone and after its last: any way to read the row of phones as pronunciations
-    and silences, in order."""
-    stack: list[tuple[int, list[tuple[int, int]]]] = [(0, [])]  # segments read, (first, after last) of words so far
-    while stack:
-        at, read = stack.pop()
-        if at < len(row) and row[at] == SILENCE:
-            stack.append((at + 1, read))
-        if len(read) == len(variants):
-            if at == len(row):
-                return read
-            continue
-        for said in sorted(variants[len(read)]):
-            if tuple(row[at : at + len(said)]) == said:
-                stack.append((at + len(said), [*read, (at, at + len(said))]))
-    raise AssertionError("an alignment is made of the words it was made for")
 
 
 def timed_words(
@@ -143,7 +120,7 @@ def timed_words(
 
     Args:
         scores: (T, S) scaled log-likelihoods.
-        best: word strings of the same utterance; None: they are not known, and words have no confidence.
+        best: best word strings of the utterance; None: not known, and words get no confidence.
     """
     frames = word_frames(words, scores, how.lexicon, how.tying, how.silence_probability)
     sure = [None] * len(words) if best is None else confidences(words, best)

@@ -15,17 +15,18 @@ Legend: T frames of all utterances together, S pdfs.
 """
 
 from collections.abc import Mapping
-from dataclasses import asdict, dataclass, field
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import numpy.typing as npt
 
-from roundelay.core.checksums import read_checked, write_checked
+from roundelay.core.checksums import read_checked
 from roundelay.core.errors import UserError
-from roundelay.core.files import atomic_write, read_json, write_json
+from roundelay.core.files import read_json
 from roundelay_speech.data.arrays import map_array
+from roundelay_speech.data.problems import named
 from roundelay_speech.hmm.topology import SILENCE, Tying
 from roundelay_speech.hmm.tree import DecisionTree
 
@@ -39,14 +40,14 @@ PDFS, PHONES, STATE_FILE, TREE, SUMMARY, LOG = (
 )
 MONO, GMM = "mono.npz", "gmm.npz"
 FIT_FILE = "fit.tsv"
-_BESIDE = (MONO, GMM, LOG, FIT_FILE)  # not read with an alignment, so not held to their checksums then
+BESIDE = (MONO, GMM, LOG, FIT_FILE)  # not read with an alignment, so not held to their checksums then
 ALIGNMENT_VERSION = 1
 FAILURES_SHOWN = 5  # utterances left out that a summary names
 
 
 @dataclass(frozen=True)
 class AlignSummary:
-    """Content of align.json.
+    """The summary of an alignment, content of align.json.
 
     Attributes:
         aligned, utterances: how many were aligned, of how many; by split.
@@ -77,7 +78,7 @@ class AlignSummary:
     )  # not made now: it was there, from the same corpus and configuration
 
     def __str__(self) -> str:
-        """Return text for people."""
+        """Return the summary in words."""
         parts = [f"{self.aligned[s]} of {n} {s}" for s, n in self.utterances.items()]
         text = f"aligned {', '.join(parts)} utterances; {self.num_pdfs} pdfs, {100 * self.silence_share:.1f} % silence"
         asked = self.config.get("tied_states")
@@ -86,14 +87,12 @@ class AlignSummary:
         if self.changed_share is not None:
             text += f", {100 * self.changed_share:.1f} % of frames changed"
         if self.failed:
-            rest = len(self.failed) - FAILURES_SHOWN
-            more = f" and {rest} more (all are in {SUMMARY})" if rest > 0 else ""
-            shown = ", ".join(f"{u} ({why})" for u, why in list(self.failed.items())[:FAILURES_SHOWN])
-            text += f"; left out: {shown}{more}"
+            text += f"; left out: {named([f'{u} ({why})' for u, why in self.failed.items()], FAILURES_SHOWN)}"
+            text += f" (all are in {SUMMARY})" if len(self.failed) > FAILURES_SHOWN else ""
         return f"{text} (there already, from the same corpus and configuration)" if self.again else text
 
     def _why_other(self) -> str:
-        """Return the reason why there are not as many tied states as were asked for."""
+        """Return the reason why there are fewer tied states than asked for."""
         if self.num_pdfs > self.config["tied_states"]:
             return "every state of every phone has one at least"
         return (
@@ -139,7 +138,7 @@ class Alignment:
         return cls(folder, pdf, phones, states, tree.num_pdfs, tree.tying(), tree, summary)
 
     def counts(self, frames: npt.NDArray[np.bool_] | None = None) -> npt.NDArray[np.int64]:
-        """Return (S,) frames of each pdf, of all aligned frames or of those in the mask (T,): the prior of the pdfs."""
+        """Count the frames of each pdf, (S,), among all aligned frames or those in the mask (T,)."""
         pdf = self.pdf if frames is None else self.pdf[frames]
         return np.bincount(pdf[pdf >= 0], minlength=self.num_pdfs)
 
@@ -153,7 +152,7 @@ def read_summary(folder: Path) -> AlignSummary | None:
     path = folder / SUMMARY
     if not path.is_file():
         return None
-    value = read_checked(path, f"Delete {folder} and align again by `roundelay align`.", skip=_BESIDE)
+    value = read_checked(path, f"Delete {folder} and align again by `roundelay align`.", skip=BESIDE)
     try:
         if value["version"] != ALIGNMENT_VERSION:
             raise UserError(f"{path}: made by another version of Roundelay. Delete {folder} and align again.")
@@ -176,26 +175,6 @@ def require_summary(folder: Path) -> AlignSummary:
             f"{folder}: no alignment here (no {SUMMARY}; an interrupted one has none). Run `roundelay align`."
         )
     return summary
-
-
-def write_alignment(
-    folder: Path,
-    *,
-    pdf: npt.NDArray[np.int32],
-    phones: npt.NDArray[np.int16],
-    states: npt.NDArray[np.int8],
-    tree: DecisionTree,
-    summary: AlignSummary,
-) -> None:
-    """Write all files of an alignment but the models, the log and the fit; align.json last."""
-    (folder / SUMMARY).unlink(missing_ok=True)  # a mixture of two alignments must not look whole
-    for name, array in ((PDFS, pdf), (PHONES, phones), (STATE_FILE, states)):
-        with atomic_write(folder / name) as file:
-            np.save(file, array, allow_pickle=False)
-    write_json(folder / TREE, tree.to_json())
-    told = {key: value for key, value in asdict(summary).items() if key != "again"}
-    beside = [name for name in _BESIDE if (folder / name).exists()]
-    write_checked(folder / SUMMARY, told, [PDFS, PHONES, STATE_FILE, TREE, *beside])
 
 
 def silence_share(phones: npt.NDArray[np.int16]) -> float:

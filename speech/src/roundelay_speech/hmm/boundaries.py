@@ -18,7 +18,7 @@ from roundelay.core.errors import UserError
 from roundelay.core.files import parse_json, read_text
 from roundelay_speech.features.store import FeatureStore
 from roundelay_speech.hmm.alignment import Alignment
-from roundelay_speech.hmm.topology import SILENCE
+from roundelay_speech.hmm.topology import SILENCE, phone_bounds
 from roundelay_speech.lexicon.lexicon import are_by_position, base_phone
 from roundelay_speech.prepared import Corpus
 
@@ -89,22 +89,22 @@ Begins = list[tuple[str, float]]
 
 @dataclass(frozen=True, eq=False)
 class BoundaryErrors:
-    """Aligned minus known beginning of every phone that both have."""
+    """The errors of aligned beginnings of phones: aligned minus known, in seconds, for every phone that both have."""
 
     seconds: npt.NDArray[np.float64]  # (compared,)
     unmatched: int  # aligned phones that the synthesiser did not say, or not there
 
     @property
     def median_ms(self) -> float:
-        """Median of the absolute errors."""
+        """Median of the absolute errors, ms."""
         return 1000 * float(np.median(np.abs(self.seconds)))
 
     def within(self, seconds: float) -> float:
-        """Return the share of errors that are no larger."""
+        """Return the share of errors of at most `seconds`."""
         return float((np.abs(self.seconds) <= seconds + 1e-9).mean())
 
     def __str__(self) -> str:
-        """Return text for people."""
+        """Return the errors in words."""
         return (
             f"phones begin {self.median_ms:.1f} ms from where they were synthesised (median of {len(self.seconds):,}); "
             f"{100 * self.within(0.02):.0f} % within 20 ms, {100 * self.within(0.05):.0f} % within 50 ms; "
@@ -113,7 +113,7 @@ class BoundaryErrors:
 
 
 def synthesised_boundaries(corpus: Corpus, alignment: Path) -> list[str]:
-    """Return a line for each split of a synthesised corpus, none for speech whose times are unknown."""
+    """Return a line on boundary errors for each split of a synthesised corpus; none for speech with unknown times."""
     times = corpus.folder / PHONE_TIMES
     if not times.is_file():
         return []
@@ -127,7 +127,7 @@ def synthesised_boundaries(corpus: Corpus, alignment: Path) -> list[str]:
 def boundary_errors(
     alignment: Alignment, store: FeatureStore, times: Path, utterances: Sequence[str]
 ) -> BoundaryErrors:
-    """Compare those of these utterances that are aligned with the phone times in a file of the synthesiser.
+    """Compare the aligned phones of `utterances` (those that are aligned) with the times in a file of the synthesiser.
 
     Raises:
         UserError: the file is missing or is not one of phone times; no phone could be compared.
@@ -170,11 +170,10 @@ def phone_begins(phones: npt.NDArray[np.int16], states: npt.NDArray[np.int8], na
     """Return the phones of one aligned utterance (T,) without silence, and when they begin."""
     if not len(phones):
         return []
-    new = np.concatenate([[True], (phones[1:] != phones[:-1]) | (states[1:] < states[:-1])])
     plain = [base_phone(name) for name in names] if are_by_position(names) else list(names)
     return [
         (plain[phones[t] - 1], FRAME_SHIFT_S * float(t) + FIRST_BOUNDARY_S)
-        for t in np.flatnonzero(new)
+        for t in phone_bounds(phones, states)[:-1]
         if phones[t] != SILENCE
     ]
 

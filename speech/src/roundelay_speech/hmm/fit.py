@@ -27,11 +27,11 @@ from roundelay.core.files import write_json
 from roundelay.core.progress import Progress, tracked
 from roundelay.core.streams import stream
 from roundelay_speech.data.arrays import Float32
-from roundelay_speech.data.problems import counted
+from roundelay_speech.data.problems import counted, named
 from roundelay_speech.hmm.align import shortest
 from roundelay_speech.hmm.alignment import FIT_FILE
 from roundelay_speech.hmm.gmm import Mixtures, joined, reestimate_some, rows_of, save_mixtures, single_gaussians, split
-from roundelay_speech.hmm.passes import Aligners, Scored, Spoken, ToScore
+from roundelay_speech.hmm.passes import Aligners, Pass, Scored, Spoken, ToScore
 from roundelay_speech.hmm.task import Labels, Task
 from roundelay_speech.hmm.topology import EDGE, Tying
 from roundelay_speech.hmm.tree import untied
@@ -51,7 +51,7 @@ SUSPECTS_SHOWN = 8
 
 @dataclass(frozen=True)
 class Fit:
-    """Fit of the utterances of a corpus to their transcripts."""
+    """The fit of the utterances of a corpus to their transcripts."""
 
     fits: Mapping[str, float]  # fit by id
     suspects: Sequence[str]  # those that fit hardly better than words of others, the worst first
@@ -80,10 +80,9 @@ def warnings(fit: Mapping[str, Any] | None, folder: Path) -> list[str]:
             f"utterance is in {folder / FIT_FILE}"
         )
     elif suspects := fit["suspects"]:
-        more = "" if len(suspects) <= SUSPECTS_SHOWN else " ..."
         found.append(
             f"{len(suspects)} of {counted(fit['of'], 'utterance')} fit their transcripts hardly better than those of "
-            f"others: {', '.join(suspects[:SUSPECTS_SHOWN])}{more}. All are in {folder / FIT_FILE}, the worst first"
+            f"others: {named(suspects, SUSPECTS_SHOWN)}. All are in {folder / FIT_FILE}, the worst first"
         )
     found += [
         f"{one} and {other} fit each other's transcripts better: were these swapped?"
@@ -94,8 +93,8 @@ def warnings(fit: Mapping[str, Any] | None, folder: Path) -> list[str]:
 
 @dataclass(frozen=True, eq=False)
 class FitConfig:
-    """The way utterances were aligned, and are scored again: lexicon, states of silence, scale of log-likelihoods,
-    beams."""
+    """Options by which utterances were aligned, and are scored again: lexicon, states of silence, scale of
+    log-likelihoods, beams."""
 
     lexicon: Lexicon
     silence_states: int
@@ -110,7 +109,7 @@ def check_fit(
     """Compare every aligned utterance with transcripts of others.
 
     Args:
-        frames: (T, D) the features of the mixtures.
+        frames: (T, D) features for the mixtures.
         run: workers that have these frames.
 
     Returns:
@@ -123,21 +122,15 @@ def check_fit(
     write_json(scratch / "fit.json", tree.to_json())
 
     def to_score(name: str, transcripts: Sequence[tuple[str, ...]]) -> ToScore:
-        model = files[fold_of.get(name, 0)]
-        return ToScore(name, model, scratch / "fit.json", config.scale, config.beams, tuple(transcripts))
+        what = Pass(scratch / "fit.json", files[fold_of.get(name, 0)], config.scale, config.beams)
+        return ToScore(name, what, tuple(transcripts))
 
     # Fold by fold, so that a worker reads each model once.
     names = sorted((n for n in task.spoken if n not in task.failed), key=lambda n: fold_of.get(n, 0))
     others = _others(task.spoken, names, lexicon, seed)
     names = [name for name in names if others[name]]
-    scored = {}
-    for found in tracked(
-        progress,
-        "comparing transcripts",
-        run.scored(to_score(n, [task.spoken[n].words, *(task.spoken[o].words for o in others[n])]) for n in names),
-        len(names),
-    ):
-        scored[found.id] = found
+    jobs = (to_score(n, [task.spoken[n].words, *(task.spoken[o].words for o in others[n])]) for n in names)
+    scored = {one.id: one for one in tracked(progress, "comparing transcripts", run.scored(jobs), len(names))}
     fits = {name: _fit(one, one.scores[0]) for name, one in scored.items()}
     median = float(np.median(list(fits.values()))) if fits else 1.0
     unit = max(median, _NONE_FITS)
@@ -168,7 +161,7 @@ def _fit(scored: Scored, own: float | None) -> float:
 
 
 def _folds(task: Task, seed: int) -> dict[str, int]:
-    """Return the fold of every training utterance."""
+    """Assign a fold to every training utterance."""
     training = [spoken.id for spoken in task.training if spoken.id not in task.failed]
     order = stream(seed, "fit", "folds").permutation(len(training))
     return {training[i]: place % FOLDS for place, i in enumerate(order)}
@@ -177,7 +170,7 @@ def _folds(task: Task, seed: int) -> dict[str, int]:
 def _models(
     task: Task, tying: Tying, labels: Labels, frames: Float32, fold_of: Mapping[str, int], scratch: Path, seed: int
 ) -> list[Path]:
-    """Return monophone mixtures for each fold, of the other folds' frames."""
+    """Train monophone mixtures for each fold on the other folds' frames; return their files."""
     files = []
     names = list(fold_of)
     for fold in range(FOLDS):
@@ -211,7 +204,7 @@ def _mixtures(frames: Float32, pdfs: npt.NDArray[np.int32], num_pdfs: int, rng: 
 
 
 def _others(spoken: Mapping[str, Spoken], names: Sequence[str], lexicon: Lexicon, seed: int) -> dict[str, list[str]]:
-    """Return for every utterance, others of like length that say something else."""
+    """Return, for every utterance, others of similar length with other words."""
     length = {name: shortest(spoken[name].words, lexicon) for name in names}
     order = sorted(names, key=lambda name: (length[name], name))
     found: dict[str, list[str]] = {}
@@ -230,7 +223,7 @@ def _others(spoken: Mapping[str, Spoken], names: Sequence[str], lexicon: Lexicon
 
 
 def _partners(spoken: Mapping[str, Spoken], names: Sequence[str], lexicon: Lexicon) -> dict[str, list[str]]:
-    """Return for each utterance, the others of these that say something else, short enough for its frames."""
+    """Return, for each of `names`, the others with other words that are short enough for its frames."""
     length = {name: shortest(spoken[name].words, lexicon) for name in names}
     return {
         one: [o for o in names if spoken[o].words != spoken[one].words and length[o] <= spoken[one].frames]
@@ -242,8 +235,8 @@ def _swapped(names: Sequence[str], gains: Mapping[tuple[str, str], float], least
     """Return pairs that fit better with each other's transcripts, the surest first; each utterance once.
 
     Args:
-        gains: in fit, of the first of a pair with the transcript of the second; missing: it was not tried.
-        least: that a pair must gain together.
+        gains: gain in fit of a pair's first utterance with the transcript of the second; missing if not tried.
+        least: least gain that a pair must have together.
     """
     pairs = [
         (gains[pair] + gains[pair[::-1]], pair)

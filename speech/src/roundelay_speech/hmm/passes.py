@@ -15,7 +15,6 @@ from typing import TypeVar
 import numpy as np
 import numpy.typing as npt
 
-from roundelay.core.cores import cores
 from roundelay.core.files import read_json
 from roundelay_speech.data.arrays import Float32
 from roundelay_speech.data.processes import Workers, batched, start_workers
@@ -44,7 +43,7 @@ class Spoken:
 
 @dataclass(frozen=True)
 class Pass:
-    """Models and beams of one pass."""
+    """The models and beams of one pass."""
 
     tree: Path  # file of the state tying; graphs are kept while it stays the same
     mixtures: Path | None  # file of the Gaussian mixtures; None when log-likelihoods come with the utterances
@@ -54,14 +53,10 @@ class Pass:
 
 @dataclass(frozen=True)
 class ToScore:
-    """One utterance and transcripts that it is to be compared with (see fit)."""
+    """An utterance, and the transcripts with which it is to be compared (see fit)."""
 
     id: str
-    # mixtures, tree: files; of monophones.
-    mixtures: Path
-    tree: Path
-    scale: float  # of the log-likelihoods
-    beams: tuple[float, ...]  # tried in order, in scaled nats
+    what: Pass  # its mixtures are of monophones
     transcripts: tuple[tuple[str, ...], ...]
 
 
@@ -77,7 +72,7 @@ class Scored:
 
 @dataclass(frozen=True)
 class Material:
-    """Data a worker holds for good; `frames` is an .npy file of features, or None when scores come with utterances."""
+    """The data that a worker keeps; `frames` is an .npy file of features, or None if scores come with utterances."""
 
     spoken: Mapping[str, Spoken]
     lexicon: Lexicon
@@ -98,22 +93,22 @@ class Aligners:
     def __call__(
         self, utterances: Iterable[tuple[str, Float32 | None]], what: Pass
     ) -> Iterator[tuple[str, Aligned | None]]:
-        """Align; yields (id, alignment, or None without a path) in the order given.
+        """Align utterances; yield (id, alignment, or None without a path) in the order given.
 
         Args:
-            utterances: (id, (T, S) log-likelihoods, or None to have them from the mixtures).
+            utterances: (id, log-likelihoods (T, S), or None to compute them by the mixtures).
         """
         for outcome in self._workers.in_order(Worker.run, ((batch, what) for batch in batched(utterances, BATCH))):
             yield from outcome
 
     def scored(self, jobs: Iterable[ToScore]) -> Iterator[Scored]:
-        """Compare utterances with transcripts; in the order given."""
+        """Score utterances with transcripts; yield results in the order given."""
         for found in self._workers.in_order(Worker.score, batched(jobs, BATCH)):
             yield from found
 
     def reestimate(self, mixtures: Mixtures, file: Path, pdfs: Path) -> Mixtures:
-        """Run EM on the frames that `pdfs`, an .npy file, gives to each pdf; `file` holds the mixtures for the
-        workers."""
+        """Run EM in the workers; return the new mixtures. `pdfs` is an .npy file with the pdf of each frame, `file`
+        that of the mixtures for workers."""
         step = -(-mixtures.num_pdfs // EM_JOBS)
         jobs = [(file, pdfs, range(i, min(i + step, mixtures.num_pdfs))) for i in range(0, mixtures.num_pdfs, step)]
         parts = [part for some in self._workers.in_order(Worker.reestimate, jobs) for part in some]
@@ -124,15 +119,15 @@ class Aligners:
 def aligners(material: Material, workers: int = 0) -> Iterator[Aligners]:
     """Start the workers, 0 for as many as there are cores; they end with the block.
 
-    Even a single worker is a process of its own: it computes with one thread, and how many threads add up a matrix
-    product changes the last bits of it, which an alignment remembers.
+    Even a single worker is a process of its own, with one thread: the number of threads changes the last bits of matrix
+    products, and so alignments.
     """
-    with start_workers(workers or cores(), Worker, material) as running:
+    with start_workers(workers, Worker, material) as running:
         yield Aligners(running)
 
 
 class Worker:
-    """One process's share: reads models when they change, keeps graphs while the tying stays."""
+    """The part of a worker process: it reads models when they change, and keeps graphs while the tying stays."""
 
     def __init__(self, material: Material) -> None:
         self._material = material
@@ -157,27 +152,25 @@ class Worker:
         return [self._scored(job) for job in jobs]
 
     def _scored(self, job: ToScore) -> Scored:
-        tying = self._take(job.tree)
+        what, spoken = job.what, self._material.spoken[job.id]
+        tying = self._take(what.tree)
         if self._loop is None:
             self._loop = phone_loop(tying)
-        assert self._frames is not None
-        spoken = self._material.spoken[job.id]
-        frames = self._frames[spoken.first : spoken.first + spoken.frames]
-        loglikes = np.float32(job.scale) * self._read(job.mixtures).loglikes(frames)
+        loglikes = np.float32(what.scale) * self._read(what.mixtures).loglikes(self._frames_of(spoken))
 
         def of(graph: UtteranceGraph) -> float | None:
-            found = align(graph, loglikes[:, graph.pdfs], job.beams)
-            return None if found is None else found.acoustic / job.scale / spoken.frames
+            found = align(graph, loglikes[:, graph.pdfs], what.beams)
+            return None if found is None else found.acoustic / what.scale / spoken.frames
 
         graphs = (
             utterance_graph(words, self._material.lexicon, tying, self._material.silence_probability)
             for words in job.transcripts
         )
         scores, loop = tuple(map(of, graphs)), of(self._loop)
-        return Scored(job.id, scores, float(loglikes.max(1).mean()) / job.scale if loop is None else loop)
+        return Scored(job.id, scores, float(loglikes.max(1).mean()) / what.scale if loop is None else loop)
 
     def _take(self, tree: Path) -> Tying:
-        """Return the tying in a file; graphs are kept while it stays the same."""
+        """Return the tying in a file; drop graphs if it has changed."""
         if tree != self._tree or self._tying is None:
             self._tying, self._tree = DecisionTree.from_json(read_json(tree)).tying(), tree
             self._graphs, self._loop = {}, None
@@ -192,7 +185,13 @@ class Worker:
             self._rows, self._rows_file = rows_of(np.load(pdfs, allow_pickle=False), read.num_pdfs), pdfs
         return reestimate_some(read, self._frames, self._rows, some)
 
-    def _read(self, mixtures: Path) -> Mixtures:
+    def _frames_of(self, spoken: Spoken) -> Float32:
+        assert self._frames is not None
+        frames: Float32 = self._frames[spoken.first : spoken.first + spoken.frames]
+        return frames
+
+    def _read(self, mixtures: Path | None) -> Mixtures:
+        assert mixtures is not None, "a pass without mixtures needs log-likelihoods"
         if self._mixtures is None or mixtures != self._mixtures_file:
             self._mixtures, self._mixtures_file = load_mixtures(mixtures), mixtures
         return self._mixtures
@@ -200,10 +199,7 @@ class Worker:
     def _align(self, spoken: Spoken, loglikes: Float32 | None, what: Pass) -> Aligned | None:
         graph = self._graph(spoken)
         if loglikes is None:
-            assert what.mixtures is not None, "a pass without mixtures needs log-likelihoods"
-            assert self._frames is not None
-            frames = self._frames[spoken.first : spoken.first + spoken.frames]
-            scores = self._read(what.mixtures).loglikes(frames, graph.pdfs)
+            scores = self._read(what.mixtures).loglikes(self._frames_of(spoken), graph.pdfs)
         else:
             scores = loglikes[:, graph.pdfs]
         return align(graph, np.float32(what.scale) * scores, what.beams)

@@ -12,21 +12,34 @@ import shutil
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager
-from dataclasses import dataclass, replace
+from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Any, final
 
 import numpy as np
 import numpy.typing as npt
 
+from roundelay.core.checksums import write_checked
 from roundelay.core.errors import UserError
 from roundelay.core.files import json_line, write_json, write_text
 from roundelay.core.progress import Progress
-from roundelay_speech.data.arrays import Float32
+from roundelay_speech.data.arrays import Float32, save_array
 from roundelay_speech.data.problems import counted, listing
 from roundelay_speech.features.store import FeatureStore
 from roundelay_speech.hmm.align import Aligned, shortest
-from roundelay_speech.hmm.alignment import LOG, Alignment, AlignSummary, read_summary, silence_share, write_alignment
+from roundelay_speech.hmm.alignment import (
+    BESIDE,
+    LOG,
+    PDFS,
+    PHONES,
+    STATE_FILE,
+    SUMMARY,
+    TREE,
+    Alignment,
+    AlignSummary,
+    read_summary,
+    silence_share,
+)
 from roundelay_speech.hmm.passes import Aligners, Material, Pass, Spoken, aligners
 from roundelay_speech.hmm.tree import DecisionTree
 from roundelay_speech.prepared import TRAIN, Corpus
@@ -52,12 +65,19 @@ class Labels:
         self.pdf[own], self.phones[own], self.states[own] = found.pdfs, found.phones, found.states
 
     def write(self, out: Path, tree: DecisionTree, summary: AlignSummary) -> None:
-        write_alignment(out, pdf=self.pdf, phones=self.phones, states=self.states, tree=tree, summary=summary)
+        """Write all files of an alignment but the models, the log and the fit; align.json last."""
+        (out / SUMMARY).unlink(missing_ok=True)  # a mixture of two alignments must not look whole
+        for name, array in ((PDFS, self.pdf), (PHONES, self.phones), (STATE_FILE, self.states)):
+            save_array(out / name, array)
+        write_json(out / TREE, tree.to_json())
+        told = {key: value for key, value in asdict(summary).items() if key != "again"}
+        beside = [name for name in BESIDE if (out / name).exists()]
+        write_checked(out / SUMMARY, told, [PDFS, PHONES, STATE_FILE, TREE, *beside])
 
 
 @dataclass(frozen=True, eq=False)
 class Task:
-    """Utterances to be aligned, and those that cannot be."""
+    """A task of alignment: the utterances, and those that cannot be aligned."""
 
     spoken: Mapping[str, Spoken]  # by id; those with frames enough
     splits: Mapping[str, tuple[str, ...]]  # ids of all utterances, by split
@@ -98,7 +118,7 @@ class Task:
         return [self.spoken[name] for name in self.splits[TRAIN] if name in self.spoken]
 
     def already(self, out: Path) -> AlignSummary | None:
-        """Return the summary of this very alignment if `out` holds it."""
+        """Return the summary if `out` already holds this very alignment; else None."""
         there = read_summary(out)
         if there is None:
             return None
@@ -125,7 +145,7 @@ class Task:
         labels: Labels,
         progress: Progress,
     ) -> int:
-        """Align into `labels`; returns how many found no path."""
+        """Align utterances, and write their labels into `labels`; return the number without a path."""
         lost = 0
         for name, found in run(utterances, what):
             if found is None:
@@ -139,7 +159,7 @@ class Task:
         return lost
 
     def checked(self, name: str, loglikes: Float32, pdfs: int) -> Float32:
-        """Return the log-likelihoods of an utterance, if they are usable."""
+        """Check the log-likelihoods of an utterance, and return them."""
         expected = self.spoken[name].frames, pdfs
         if loglikes.shape != expected:
             raise UserError(f"{name}: log-likelihoods are {loglikes.shape}, expected (frames, pdfs) = {expected}.")
@@ -171,9 +191,9 @@ class Task:
         )
 
     def complain(self, share: float) -> None:
-        """Raise a UserError if more than this share of all utterances failed, or all of a split.
+        """Raise a UserError if more than the share `share` of all utterances failed, or all of a split.
 
-        Held-out utterances with unknown words do not count: the preparation of the corpus chose to skip them.
+        Held-out utterances with unknown words do not count as failed: the preparation of the corpus skips them.
         """
         total = sum(len(ids) for ids in self.splits.values())
         empty = [name for name, ids in self.splits.items() if all(i in self.failed for i in ids)]
@@ -191,11 +211,8 @@ class Task:
 
 @contextmanager
 def scratch_folder(out: Path) -> Iterator[Path]:
-    """Make a folder for files that only this run needs, beside its results: on the same disk, with the same message
-    when that is full.
-
-    Folders of runs that were killed are removed.
-    """
+    """Make a folder for a run's temporary files, beside its results and so on the same disk. Folders of killed runs are
+    removed."""
     folder = out / f"{SCRATCH}{os.getpid()}"
     try:
         out.mkdir(parents=True, exist_ok=True)
@@ -251,7 +268,7 @@ class RealignConfig:
 @final
 @dataclass(frozen=True)
 class ModelScores:
-    """A model that aligns: its log-likelihoods of an utterance, and its name."""
+    """A model by which to align: its log-likelihoods of an utterance, and its name."""
 
     # (its frames, S) unscaled log-likelihoods of an utterance by its id, prior removed; called in the process that
     # aligns, utterance by utterance.

@@ -14,8 +14,9 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 import numpy as np
+import numpy.typing as npt
 
-from roundelay_speech.data.arrays import Int32
+from roundelay_speech.data.arrays import Int32, Ints
 
 STATES = 3
 SILENCE = 1
@@ -27,7 +28,7 @@ PhoneState = tuple[int, int, int]
 
 @dataclass(frozen=True, eq=False)
 class Tying:
-    """The pdf of each state of a phone between its neighbours: `table[left, phone, right, state]`."""
+    """A tying: the pdf of each state of a phone between its neighbours, `table[left, phone, right, state]`."""
 
     phones: tuple[str, ...]  # the P phones in the order of their ids, silence first
     context: int  # 1 monophones (neighbours ignored), 2 left biphones (the right one ignored), 3 triphones
@@ -37,7 +38,7 @@ class Tying:
 
     @property
     def width(self) -> int:
-        """W: states of the phone that has most."""
+        """W, the most states of a phone."""
         return int(self.table.shape[3])
 
     def states(self, phone: int) -> int:
@@ -49,15 +50,15 @@ class Tying:
         return int(self.table[left, phone, right, state])
 
     def of_window(self, window: Sequence[int], state: int) -> int:
-        """Return the pdf of the last but one (triphones) or last phone of a window of `context` phones."""
+        """Return the pdf of the last but one (triphones) or last phone in a window of `context` phones."""
         left = window[0] if self.context > 1 else EDGE
         right = window[2] if self.context > 2 else EDGE
         return self.pdf(left, window[min(1, self.context - 1)], right, state)
 
 
 def transitions(states: int) -> list[tuple[int, int]]:
-    """Return pairs of states of which one may follow the other (besides itself) in a phone of so many, in order; it
-    ends after the last."""
+    """Return the pairs (state, next state) allowed in a phone with `states` states, besides loops, in order; the phone
+    ends after the last state."""
     if states <= STATES:
         return [(state, state + 1) for state in range(states - 1)]
     last = states - 1
@@ -65,9 +66,8 @@ def transitions(states: int) -> list[tuple[int, int]]:
     return [(0, after) for after in range(1, last)] + inner
 
 
-def monophones(phones: Sequence[str]) -> Tying:
-    """Return every state of every phone for itself: pdf = 3 (phone - 1) + state."""
-    size = len(phones) + 1
-    own = (STATES * np.arange(-1, size - 1)[:, None] + np.arange(STATES)).astype(np.int32)
-    own[0] = -1
-    return Tying(tuple(phones), 1, STATES * len(phones), np.tile(own[None, :, None], (size, 1, size, 1)))
+def phone_bounds(phones: Ints, states: Ints) -> npt.NDArray[np.int64]:
+    """Return first frames of the phones of an alignment, and its end: a phone begins where it changes or its state goes
+    back."""
+    begins = np.flatnonzero((phones[1:] != phones[:-1]) | (states[1:] < states[:-1])) + 1
+    return np.concatenate([[0], begins, [len(phones)]]).astype(np.int64)

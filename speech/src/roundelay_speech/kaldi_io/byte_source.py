@@ -1,4 +1,4 @@
-"""A file read forwards, byte by byte: it knows its position, and believes no length it cannot give.
+"""A file read forwards, byte by byte: it knows its position, and checks lengths before it reserves memory.
 
 An archive may be gzipped. Every failure names the file, the byte and the key.
 """
@@ -7,7 +7,7 @@ import gzip
 import io
 import os
 import zlib
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from typing import BinaryIO
@@ -42,15 +42,18 @@ class ByteSource:
 
     def some(self, length: int) -> bytes:
         """Return up to `length` bytes; fewer only at the end."""
+        return self._read(self.file.read, length)
+
+    def _read(self, read: Callable[[int], bytes], most: int) -> bytes:
         try:
-            read = self.file.read(length)
+            found = read(most)
         except (OSError, EOFError, zlib.error) as error:
             raise self.failure(f"cannot be read ({error}); get the file again") from None
-        self.position += len(read)
-        return read
+        self.position += len(found)
+        return found
 
     def exactly(self, length: int, what: str, key: str | None) -> bytes:
-        """Return `length` bytes; no room is made for more than there are."""
+        """Read exactly `length` bytes; no memory is reserved for more than the file has."""
         start = self.position
         if self.size is not None and length > self.size - start:
             raise self.failure(f"cut short: {what} needs {length} bytes, {self.size - start} are left", start, key)
@@ -65,13 +68,9 @@ class ByteSource:
         return pieces[0] if len(pieces) == 1 else b"".join(pieces)
 
     def line(self, key: str | None) -> bytes:
-        """Return the rest of the line, without its end."""
+        """Read the rest of the line, without its end."""
         start = self.position
-        try:
-            read = self.file.readline(_LONGEST_LINE)
-        except (OSError, EOFError, zlib.error) as error:
-            raise self.failure(f"cannot be read ({error}); get the file again") from None
-        self.position += len(read)
+        read = self._read(self.file.readline, _LONGEST_LINE)
         if len(read) == _LONGEST_LINE:
             raise self.failure(f"a line of more than {_LONGEST_LINE} bytes; this is no archive", start, key)
         # A list of numbers that ends with the file may have been longer; one that ends with its bracket is whole.
@@ -100,7 +99,7 @@ def opened(path: Path) -> Iterator[ByteSource]:
 
 
 def next_key(source: ByteSource) -> tuple[str, bytes] | None:
-    """Return the next key and the byte that ended it; None at the end of the file."""
+    """Read the next key, and the byte that ended it; return None at the end of the file."""
     start, name = source.position, bytearray()
     while byte := source.some(1):
         if byte not in _BLANKS:
@@ -121,7 +120,7 @@ def next_key(source: ByteSource) -> tuple[str, bytes] | None:
 
 
 def room_for(source: ByteSource, key: str | None, width: int, *shape: int) -> int:
-    """Return the bytes of an object of this shape, if it can be one."""
+    """Return the bytes of an object of this shape, checked against the rest of the file."""
     if min(shape) < 0 or (min(shape) == 0) != (max(shape) == 0):
         raise source.failure(f"impossible size {' x '.join(map(str, shape))}", None, key)
     room = width

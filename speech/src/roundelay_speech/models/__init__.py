@@ -9,18 +9,11 @@ from roundelay_speech.models.blstm import BlstmConfig
 from roundelay_speech.models.cldnn import CldnnConfig
 from roundelay_speech.models.conformer import ConformerConfig
 from roundelay_speech.models.dnn import DnnConfig
-from roundelay_speech.models.frontend import Columns
 from roundelay_speech.models.network import AcousticNetwork, NetworkConfig
 from roundelay_speech.models.tdnnf import TdnnfConfig
 
 ModelConfig = DnnConfig | CldnnConfig | BlstmConfig | ConformerConfig | TdnnfConfig
 AnyModel = Annotated[ModelConfig, OrPlugins("models")]
-
-
-def make_network(config: NetworkConfig, features: Columns, states: int) -> AcousticNetwork:
-    """Return the network of `config` for these stored features, and so many tied states."""
-    return config.network(features, states)
-
 
 __all__ = [
     "AcousticNetwork",
@@ -32,5 +25,4 @@ __all__ = [
     "ModelConfig",
     "NetworkConfig",
     "TdnnfConfig",
-    "make_network",
 ]

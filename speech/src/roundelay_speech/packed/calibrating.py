@@ -13,7 +13,7 @@ from roundelay.core.progress import Progress, tracked
 from roundelay.core.streams import stream
 from roundelay_speech.audio.noises import NOISES, STEADY, noise
 from roundelay_speech.data.arrays import Bools, Float32, Float64
-from roundelay_speech.decode.evidence import MEASURES, OF_CONFIDENCE, Evidence, Likeness, cepstra, mixture_of
+from roundelay_speech.decode.evidence import MEASURES, OF_CONFIDENCE, ROOM, Evidence, Likeness, cepstra, mixture_of
 from roundelay_speech.packed.hearing import PieceFeatures
 from roundelay_speech.packed.model import Examined, Model
 from roundelay_speech.scoring.reliability import Reliability, judged, reliability
@@ -56,7 +56,7 @@ def calibrated(model: Model, speech: CalibrationSpeech, progress: Progress) -> E
     """
     likeness, noise_likeness = _likeness(model, speech.training), _noise_likeness(model)
     nothing = (0.0,) * len(MEASURES)
-    blank = Evidence(speech.longest, likeness, nothing, nothing, 1.0, 0.0, _ANYTHING, noise=noise_likeness)
+    blank = Evidence(speech.longest, likeness, nothing, nothing, 1.0, 0.0, _ANYTHING, noise=noise_likeness, room=ROOM)
     asking = replace(model, evidence=blank)
     progress.start("telling words from noise", len(speech.held_out) + len(NOISES) * len(_NOISE_SECONDS))
     heard = [*_speech(asking, speech, progress)]
@@ -99,7 +99,7 @@ def _likeness(model: Model, training: Iterable[Float32]) -> Likeness:
         bands = model.hearings[0].telephone(features, model.sample_rate)
         loud = bands.mean(1)
         floor, top = np.quantile(loud, [0.1, 0.95])
-        found.append(cepstra(bands)[loud >= floor + _ON_LEVEL * (top - floor)])
+        found.append(cepstra(bands, ROOM)[loud >= floor + _ON_LEVEL * (top - floor)])
         if sum(map(len, found)) >= _TRAINING_FRAMES:
             break
     return mixture_of(np.concatenate(found), stream(0, "evidence"))
@@ -110,7 +110,7 @@ def _noise_likeness(model: Model) -> Likeness:
     in steady noise is to stay speech, and steady noise alone is told by the other measures."""
     first = len(_NOISE_SECONDS)
     found = [
-        cepstra(model.hearings[0].telephone(features.of_network[0], model.sample_rate))
+        cepstra(model.hearings[0].telephone(features.of_network[0], model.sample_rate), ROOM)
         for kind in NOISES
         if kind not in STEADY
         for seed in range(first, first + _NOISES_HEARD)

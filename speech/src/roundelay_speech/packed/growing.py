@@ -53,8 +53,12 @@ class GrowingScores:
         )
         return (frames * self._shift + overlap) / rate
 
-    def push(self, samples: Float32) -> Float32:
-        """Return unscaled log-likelihoods (B, S) that these samples (N,), after all that came before, decide."""
+    def push(self, samples: Float32, *, together: bool = False) -> Float32:
+        """Return unscaled log-likelihoods (B, S) that these samples (N,), after all that came before, decide.
+
+        Args:
+            together: as for `Streamed.push`.
+        """
         self._held = np.concatenate([self._held, samples])
         features = self._model.features(self._held)
         self._held = self._held[len(features) * self._shift :]
@@ -62,7 +66,7 @@ class GrowingScores:
             heard = features.of_network[number]
             if telling := self._telling[number]:
                 heard = telling.push(heard)
-            scores = self._networks[number].push(torch.from_numpy(heard))
+            scores = self._networks[number].push(torch.from_numpy(heard), together=together)
             part = scaled(scores, hearing.model.prior)
             if len(self._networks) > 1:
                 part *= hearing.weight

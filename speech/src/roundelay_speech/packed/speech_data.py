@@ -7,7 +7,7 @@ from pathlib import Path
 from roundelay.core.errors import UserError
 from roundelay.core.progress import Progress
 from roundelay_speech.audio.recordings import one_word
-from roundelay_speech.corpus.formats.kaldi import KaldiOptions, read_data_dir_with
+from roundelay_speech.corpus.formats.kaldi import KaldiOptions, read_data_dir
 from roundelay_speech.corpus.formats.recordings import RecordingOptions, has_recordings, read_recordings
 from roundelay_speech.data.manifest import Utterance
 from roundelay_speech.prepared import CORPUS, TRAIN, has_words, load_corpus
@@ -51,7 +51,7 @@ def read_speech(
         return SpeechData(
             Path(), {one_word(data.resolve().name): read_recordings(data, recordings, progress).utterances}
         )
-    read = read_data_dir_with(data, source or root_of(data), KaldiOptions(words=False), progress)
+    read = read_data_dir(data, source or root_of(data), KaldiOptions(words=False), progress)
     return SpeechData(Path(), {data.resolve().name: read.utterances})
 
 

@@ -11,6 +11,7 @@ from pathlib import Path
 from roundelay.core.errors import UserError
 from roundelay.core.files import read_json
 from roundelay.core.progress import Progress, mention
+from roundelay_speech.data.problems import named
 from roundelay_speech.decode.confidence import Pronouncing
 from roundelay_speech.decode.graphs import HmmGraph
 from roundelay_speech.decode.graphs.base import Columns
@@ -161,9 +162,8 @@ def rescorer(graph: Path, model: Path | None, progress: Progress) -> Rescorer | 
     progress.start(f"reading {model.name}")
     found = rescorer_of(graph, load_model(model))
     if lacking := found.unknown:
-        more = f" and {len(lacking) - 10} more" if len(lacking) > 10 else ""
-        said = ", ".join(lacking[:10])
-        progress.advance(0, f"{len(lacking)} words are not in {model.name} and cannot be recognised: {said}{more}.")
+        said = f"{len(lacking)} words are not in {model.name} and cannot be recognised: {named(lacking, 10)}."
+        progress.advance(0, said)
     progress.finish()
     return found
 

@@ -63,7 +63,8 @@ class Models(Source):
     members: Sequence[EnsembleMember]
 
     def of(self, utterances: Sequence[Utterance]) -> Iterator[tuple[str, NDArray[np.float32]]]:
-        return mean_of(self.members, utterances)
+        for utterance in utterances:
+            yield utterance.id, mean_of(self.members, utterance.id)
 
     def seconds(self, utterances: Sequence[Utterance], frames: int) -> float:
         return frames * FRAME_SECONDS * self.members[0].model.module.subsampling
@@ -162,21 +163,18 @@ def words_said(member: EnsembleMember, own: Corpus, corpus: Corpus) -> str:
     return f"words and language model of {own.folder}, which the model was trained on. {changed}"
 
 
-def mean_of(
-    members: Sequence[EnsembleMember], utterances: Sequence[Utterance]
-) -> Iterator[tuple[str, NDArray[np.float32]]]:
-    """Yield the weighted mean of all runs' log-likelihoods (T, S)."""
-    for utterance in utterances:
-        result: NDArray[np.float32] | None = None
-        for member in members:
-            part = log_likelihoods(member.model.module, member.store, utterance.id, member.model.prior)
-            if len(members) > 1:
-                part *= np.float32(member.weight)
-            if result is not None and result.shape != part.shape:
-                raise UserError(
-                    f"{utterance.id}: {len(part)} frames in {member.exp}, {len(result)} in {members[0].exp}. Decode "
-                    "runs together that were trained on features of one frame rate."
-                )
-            result = part if result is None else result + part
-        assert result is not None
-        yield utterance.id, result
+def mean_of(members: Sequence[EnsembleMember], utterance: str) -> NDArray[np.float32]:
+    """Return the weighted mean of all runs' log-likelihoods (T, S) of an utterance."""
+    result: NDArray[np.float32] | None = None
+    for member in members:
+        part = log_likelihoods(member.model.module, member.store, utterance, member.model.prior)
+        if len(members) > 1:
+            part *= np.float32(member.weight)
+        if result is not None and result.shape != part.shape:
+            raise UserError(
+                f"{utterance}: {len(part)} frames in {member.exp}, {len(result)} in {members[0].exp}. Decode runs "
+                "together that were trained on features of one frame rate."
+            )
+        result = part if result is None else result + part
+    assert result is not None
+    return result

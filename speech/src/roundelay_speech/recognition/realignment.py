@@ -1,24 +1,17 @@
-"""Align a corpus again with trained networks: better labels for the next training.
-
-Legend: T frames of one utterance, S tied states.
-"""
+"""Align a corpus again with trained networks: better labels for the next training."""
 
 import hashlib
 from collections.abc import Sequence
 from pathlib import Path
 
-import numpy as np
-
 from roundelay.core.errors import UserError
 from roundelay.core.progress import Progress
-from roundelay_speech.data.arrays import Float32
-from roundelay_speech.features.store import FeatureStore
 from roundelay_speech.hmm.alignment import SUMMARY, Alignment, AlignSummary
 from roundelay_speech.hmm.task import REALIGN_SCALE, ModelScores, RealignConfig, realign
-from roundelay_speech.models.frames import log_likelihoods
 from roundelay_speech.prepared import load_corpus
 from roundelay_speech.recipes.recipe import kept_recipe
-from roundelay_speech.trained import MODEL, AcousticModel, load_model
+from roundelay_speech.recognition.loglikelihoods import EnsembleMember, mean_of
+from roundelay_speech.trained import MODEL, load_model
 
 
 def realign_with(
@@ -48,14 +41,17 @@ def realign_with(
                 f"{exp}: its tied states are not those of {alignments[0].folder / SUMMARY}. "
                 "Realign with runs whose alignments come from one tree."
             )
-    stores = [model.features(corpus, exp) for exp, model in zip(runs, models, strict=True)]
+    members = [
+        EnsembleMember(exp, 1 / len(runs), model, model.features(corpus, exp))
+        for exp, model in zip(runs, models, strict=True)
+    ]
     scores = ModelScores(
-        lambda name: averaged([_scores(model, its, name) for model, its in zip(models, stores, strict=True)]),
+        lambda name: mean_of(members, name),
         made_by=" + ".join(f"{exp} ({_digest(exp / MODEL)})" for exp in runs),
     )
     return realign(
         corpus,
-        stores[0],
+        members[0].store,
         alignments[0],
         scores,
         out=out,
@@ -67,19 +63,6 @@ def realign_with(
             workers=workers,
         ),
     )
-
-
-def averaged(scores: Sequence[Float32]) -> Float32:
-    """Return the mean of log-likelihoods (T, S) of several networks."""
-    total = scores[0].copy()
-    for other in scores[1:]:
-        total += other
-    total /= np.float32(len(scores))
-    return total
-
-
-def _scores(model: AcousticModel, store: FeatureStore, utterance: str) -> Float32:
-    return log_likelihoods(model.module, store, utterance, model.prior)
 
 
 def _digest(path: Path) -> str:

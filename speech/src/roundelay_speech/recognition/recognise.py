@@ -9,7 +9,7 @@ OUT/decode/SPLIT/   hyp.trn, ref.trn, groups.json (speakers and subsets), ref.st
 """
 
 from collections import Counter
-from collections.abc import Collection, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -69,7 +69,8 @@ class Recognised:
     real_time_factor: float  # seconds of one core per second of speech, of the search alone
     unfinished: int  # utterances whose best path was no whole sentence
     rescoring_factor: float  # seconds of one core per second of speech that rescoring takes
-    unknown_words: dict[str, int]  # of the references, that the graph cannot recognise, and how often they are said
+    # of the references, that the graph cannot recognise, and how often they are said, the most frequent first.
+    unknown_words: dict[str, int]
     summary: Summary  # of the score
     subsets: dict[str, Summary]  # where the split has parts
     units: dict[str, tuple[str, ...]]  # that were read off by utterance, where columns are units
@@ -174,21 +175,9 @@ def _again(graph: SearchedGraph, corpus: Corpus, split: str, options: Search, fo
     written = written_split(folder, corpus, split)
     if written is None:
         return None
-    utterances, told = corpus.splits[split], written.told
-    refs = {u.id: u.words for u in utterances} if has_words(split, utterances) else {}
-    result = score(refs, written.words) if refs else Score(())
-    return Recognised(
-        split,
-        result,
-        options,
-        told["real_time_factor"],
-        told["unfinished_utterances"],
-        told.get("rescoring_real_time_factor", 0.0),
-        _unknown(graph.words, refs),
-        summarise(result),
-        summarise_subsets(result, utterances),
-        written.units,
-    )
+    told = written.told
+    numbers = told["real_time_factor"], told["unfinished_utterances"], told.get("rescoring_real_time_factor", 0.0)
+    return _scored(graph, split, corpus.splits[split], written.words, options, written.units, numbers)
 
 
 def _unit_errors(found: Recognised, columns: Columns, corpus: Corpus) -> ErrorCounts | None:
@@ -279,28 +268,32 @@ def recognise_split(
     if batch.unbounded:
         progress.advance(0, f"{batch.unbounded} with too many word strings for a lattice")
     progress.finish()
-    hypotheses = batch.hypotheses
+    seconds, words = source.seconds(utterances, frames), {u: list(h.words) for u, h in batch.hypotheses.items()}
+    unfinished = sum(not h.reached_final for h in batch.hypotheses.values())
+    numbers = batch.search_seconds / seconds, unfinished, batch.rescoring_seconds / seconds
+    return _scored(graph, split, utterances, words, options, units, numbers), batch
+
+
+def _scored(
+    graph: SearchedGraph,
+    split: str,
+    utterances: Sequence[Utterance],
+    words: Mapping[str, Sequence[str]],
+    options: Search,
+    units: dict[str, tuple[str, ...]],
+    numbers: tuple[float, int, float],
+) -> Recognised:
+    """Return a split whose words are found, scored if its utterances have transcripts.
+
+    Args:
+        numbers: real time factor, unfinished utterances, and real time factor of rescoring.
+    """
     refs = {u.id: u.words for u in utterances} if has_words(split, utterances) else {}
-    result = score(refs, {u: list(h.words) for u, h in hypotheses.items()}) if refs else Score(())
-    found = Recognised(
-        split,
-        result,
-        options,
-        batch.search_seconds / source.seconds(utterances, frames),
-        sum(not h.reached_final for h in hypotheses.values()),
-        batch.rescoring_seconds / source.seconds(utterances, frames),
-        _unknown(graph.words, refs),
-        summarise(result),
-        summarise_subsets(result, utterances),
-        units,
-    )
-    return found, batch
-
-
-def _unknown(known: Collection[str] | None, refs: Mapping[str, Sequence[str]]) -> dict[str, int]:
-    """Count words that are said and not known, the most frequent first; without a list of words all are."""
-    words = Counter(word for ref in refs.values() for word in ref if known is not None and word not in known)
-    return dict(words.most_common())
+    result = score(refs, words) if refs else Score(())
+    known = graph.words
+    unknown = Counter(word for ref in refs.values() for word in ref if known is not None and word not in known)
+    summary, parts = summarise(result), summarise_subsets(result, utterances)
+    return Recognised(split, result, options, *numbers, dict(unknown.most_common()), summary, parts, units)
 
 
 def _write(

@@ -18,7 +18,8 @@ from numpy.typing import NDArray
 
 from roundelay.core.errors import UserError
 from roundelay.core.streams import stream
-from roundelay_speech.scoring.alignment.counts import Score, UtteranceScore, listed
+from roundelay_speech.data.problems import named
+from roundelay_speech.scoring.alignment.counts import Score, UtteranceScore
 from roundelay_speech.scoring.alignment.groups import Groups, by_speaker
 
 Unit = Literal["utterances", "speakers"]
@@ -167,7 +168,7 @@ def _same_test(a: Score, b: Score) -> None:
     there = {u.id: u for u in b.utterances}
     strange = [u.id for u in a.utterances if u.id not in there] + sorted(there.keys() - {u.id for u in a.utterances})
     if strange:
-        raise UserError(f"Only one of the two systems was scored on {listed(strange)}. Score both on the same split.")
+        raise UserError(f"Only one of the two systems was scored on {named(strange)}. Score both on the same split.")
 
 
 def matched_pairs(a: Score, b: Score) -> tuple[float | None, float | None, int]:

@@ -2,9 +2,10 @@
 
 An utterance begins where the detector hears speech and ends with a pause, or after `longest` seconds. While it lasts,
 the words so far are found every `EVERY` seconds: by networks that need no end of an utterance (dnn, a conformer in
-chunks), as the frames come, each evaluated once, in one search that goes on; by others from its beginning, ever more
-rarely. At its end it is recognised once more as a whole, normalised by all that was said so far, itself included: these
-are the words that the model gives for the same samples, recognised at once after the same utterances.
+chunks) as the frames come, in one search that goes on. Each time the utterance has grown by a quarter, and when it
+falls silent, they are found from its beginning, as if it were over; by other networks then alone. At its end it is
+recognised once more as a whole, normalised by all that was said so far, itself included: these are the words that the
+model gives for the same samples, recognised at once after the same utterances.
 
 Legend: N samples, T frames.
 """
@@ -201,7 +202,7 @@ class Live:
                 self._growing.begin()
             if (ends := self._end(spans, last)) is None:
                 if self._so_far:
-                    yield self._partial()
+                    yield self._partial(silent=not spans or spans[-1][1] < self._now)
                 return
             yield self._final(*ends)
 
@@ -228,10 +229,10 @@ class Live:
             return min(spoken + self._frames(self._cutting.margin), self._now), spoken
         return (self._now, self._now) if last else None
 
-    def _partial(self) -> Update:
+    def _partial(self, *, silent: bool) -> Update:
         assert self._start is not None
         begun = wall_clock()
-        words = self._growing.words(self._samples(self._start, self._now), self._past)
+        words = self._growing.words(self._samples(self._start, self._now), self._past, silent=silent)
         self._latencies.computing.append(wall_clock() - begun)
         at, start = self._now / FRAMES_PER_SECOND, self._start / FRAMES_PER_SECOND
         return Update(at, at, placed(words, (), start, at), final=False)
@@ -319,8 +320,7 @@ def heard_in(listening: Listening, sound: Sound, channel: int = 0) -> Iterator[U
 class _Growing:
     """Words of an utterance that is still being said.
 
-    Normalisation is that of the audio known when its search begins; when there is twice as much, the search begins
-    anew.
+    Normalisation is that of the audio known when its search begins.
     """
 
     def __init__(self, model: Model, asked: Wishes) -> None:
@@ -336,12 +336,16 @@ class _Growing:
         self._search: GrowingSearch | None = None
         self._scores: GrowingScores | None = None
         self._known_frames = self._done = 0
+        self._silent = False
         self._found: list[str] = []
 
-    def words(self, samples: Samples, past: Sequence[PieceFeatures]) -> list[str]:
-        """Return the words so far of all samples (N,) of the utterance so far, after utterances `past`."""
+    def words(self, samples: Samples, past: Sequence[PieceFeatures], *, silent: bool) -> list[str]:
+        """Return the words so far of all samples (N,) of the utterance so far, after utterances `past`; `silent` if
+        speech has ceased."""
         frames = len(samples) * FRAMES_PER_SECOND // self._model.sample_rate
-        if frames >= (2 if self._as_it_comes else _GROWTH) * self._known_frames:
+        begins = frames >= _GROWTH * self._known_frames or (silent and not self._silent)
+        self._silent = silent
+        if begins:
             features = self._model.features(samples)
             known, self._known_frames = self._model.statistics([*past, features]), frames
             if not self._as_it_comes:
@@ -350,7 +354,7 @@ class _Growing:
                 self._scores, self._done = GrowingScores(self._model, known), 0
                 self._search = GrowingSearch(self._graph.fst, self._options.beam, self._options.max_active)
         if self._search is not None and self._scores is not None:
-            scores = self._model.columns.searched(self._scores.push(samples[self._done :]))
+            scores = self._model.columns.searched(self._scores.push(samples[self._done :], together=begins))
             self._done = len(samples)
             self._search.push(np.float32(self._options.scale) * scores)
             self._found = [self._graph.words[word] for word in self._search.words()]

@@ -13,6 +13,7 @@ from dataclasses import dataclass
 from functools import cached_property
 from itertools import pairwise
 
+from roundelay.core.configure import check_values
 from roundelay.core.errors import UserError
 from roundelay_speech.lexicon.lexicon import Lexicon
 from roundelay_speech.units.states import PhoneStates
@@ -96,6 +97,9 @@ class UnitsConfig(ABC):
     name: str
     """Units that transcripts are written in, for objectives that need no alignment (`roundelay list units`,
     docs/objectives.md)."""
+
+    def __post_init__(self) -> None:
+        check_values(self, "units")
 
     @abstractmethod
     def units(self, lexicon: Lexicon, transcripts: Iterable[str]) -> UnitSet:

@@ -13,7 +13,6 @@ from itertools import pairwise
 from typing import Annotated, Literal
 
 from roundelay.core.bounds import Bounds
-from roundelay.core.configure import check_values
 from roundelay_speech.lexicon.lexicon import Lexicon
 from roundelay_speech.units.base import WORD_START, UnitsConfig, UnitSet, characters_of, merged
 
@@ -25,9 +24,6 @@ class Bpe(UnitsConfig):
     name: Literal["bpe"] = field(default="bpe", kw_only=True)
     size: Annotated[int, Bounds(least=2)] = 200
     """Pieces of words, at most; characters are among them."""
-
-    def __post_init__(self) -> None:
-        check_values(self, "units")
 
     def units(self, lexicon: Lexicon, transcripts: Iterable[str]) -> UnitSet:
         del lexicon

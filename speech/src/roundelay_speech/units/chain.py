@@ -7,7 +7,6 @@ from dataclasses import dataclass, field
 from typing import Literal
 
 from roundelay.core.bounds import Count
-from roundelay.core.configure import check_values
 from roundelay_speech.lexicon.lexicon import CLOSING, OPENING, Lexicon, expected_ngrams, ways_to_say
 from roundelay_speech.units.base import UnitsConfig, UnitSet
 from roundelay_speech.units.states import PhoneStates
@@ -24,9 +23,6 @@ class Chain(UnitsConfig):
     """1, phones behind any phone; 2, with columns of their own after each phone (left biphones)."""
     least: Count = 20
     """Times that a phone must be said after another to have such columns."""
-
-    def __post_init__(self) -> None:
-        check_values(self, "units")
 
     def units(self, lexicon: Lexicon, transcripts: Iterable[str]) -> UnitSet:
         silence, *spoken = lexicon.phones

@@ -16,13 +16,7 @@ from torch import Tensor
 
 from roundelay.core.errors import UserError
 from roundelay.core.rates import LearnersRate
-from roundelay.runtime.attached.hosts.starting import (
-    ATTACHED_VIEWS,
-    HOSTS_VIEWS,
-    HostProcess,
-    SessionRequest,
-    host_process,
-)
+from roundelay.runtime.attached.hosts.starting import HostProcess, SessionRequest, host_process, layout_of, named
 from roundelay.runtime.attached.settings import said
 from roundelay.runtime.attached.turns import replayed_host
 from roundelay.runtime.hosts.options import SessionHostOptions
@@ -220,7 +214,7 @@ class Entrance:
         request = SessionRequest(
             self._session,
             self._place,
-            self.strategy,
+            named(self.strategy),
             self._terms.hosts,
             {**self.facts, "record": bool(self._terms.record), "session": self._session, **between},
             self._terms.patience_seconds,
@@ -256,16 +250,9 @@ class Entrance:
         return same_bits and torch.equal(self._shown, access.arena.shown(self.rank))
 
     def _layout(self) -> Layout:
-        return Layout(
-            self.learners,
-            self.facts["parameters"],
-            self.strategy.memory,
-            self.strategy.traits.model == "centre",
-            views=ATTACHED_VIEWS if self._place is None else HOSTS_VIEWS,
-            shown_bytes=self.facts["bytes of buffers"],
-            tensors=self._terms.tensors,
-            centre_memory=self.strategy.centre_memory,
-            weighed=self.strategy.weighed,
+        several, facts = self._place is not None, self.facts
+        return layout_of(
+            self.strategy, self.learners, facts["parameters"], facts["bytes of buffers"], self._terms.tensors, several
         )
 
     @property

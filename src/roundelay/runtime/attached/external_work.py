@@ -23,6 +23,7 @@ from roundelay.runtime.backend import LATER, Later
 from roundelay.runtime.procs.backend import LearnerWork
 from roundelay.runtime.procs.coordination.means import PAUSES, Means, MemberLost
 from roundelay.runtime.procs.memory.bell import bell_of_session
+from roundelay.runtime.procs.memory.publish import publish
 from roundelay.runtime.procs.memory.vectors import ArenaAccess
 
 LayOut = Callable[[], Tensor]
@@ -127,7 +128,14 @@ class VotedUpdate:
         self._examples, self._vote = 0.0, Vote((False,) * terms.tensors)
         self._settings = settings
         self._bell, self._counted = bell_of_session(access.arena), False
+        self._rung, self._ending = self._bell.hung, access.arena.view(Attendance).ending
         self._together = terms.strategy.traits.synchronous
+
+    def begin_round(self, segment: int) -> None:
+        """Begin the next round; other hosts hear of it at once if a learner that has ended the segment waits for it."""
+        publish(self._arena.queue.rounds, self._rank, self._round + 1)
+        if self._rung and (self._ending >= segment).any():
+            self._bell.ring()
 
     def vote(self, examples: float, vote: Vote) -> None:
         """Say to all that the gradient of this round is one of so many examples, and its `vote`, before they take a

@@ -310,8 +310,7 @@ class AttachedLearner:
         if not isinstance(asked, GRADIENTS):
             if asked is None:
                 self._start()
-            assert self._membership is not None
-            self._membership.begin_round(self._segment)
+            self._update.begin_round(self._segment)
             self._work.hand_out(NUMBERLESS)
             self._go_on()
             if self.straggler is not None:

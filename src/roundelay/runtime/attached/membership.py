@@ -99,7 +99,6 @@ class Membership:
         self._met, self._left = arena.view(Attendance).met, arena.view(Attendance).left
         self._ending, self._bell = arena.view(Attendance).ending, bell_of_session(arena)
         self._entering = arena.view(Attendance).entering
-        self._rung = self._bell.hung
         self.meetings = Meetings(arena.view(MeetingTables), rank)
         self._life, self._watch = life_lock(arena, rank, patience), DeathWatch(arena, reap)
         self.advice = ""
@@ -321,13 +320,6 @@ class Membership:
             rounds = self._arena.queue.rounds  # of the others, the last of this segment: they have ended it
             return missing if max(rounds[rank] for rank in ranks) > 0 else []
         return missing
-
-    def begin_round(self, segment: int) -> None:
-        """Begin the next round; other hosts hear of it at once if a learner that has ended the segment waits for it."""
-        rounds = self._arena.queue.rounds
-        publish(rounds, self.rank, int(rounds[self.rank]) + 1)
-        if self._rung and (self._ending >= segment).any():
-            self._bell.ring()
 
     def forget(self) -> None:
         """Forget, in a forked child, which is neither learner nor holder of any lock."""

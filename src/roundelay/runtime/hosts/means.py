@@ -88,7 +88,7 @@ class HostMeans:
         self._ended = self._part.ended
         self._sequences, self._between = arena.sequences, arena.view(HostMeanSequences)
         self._between.begin_part()
-        self._goes_on: Callable[[], None] | None = None  # where all learners here have died
+        self._goes_on = links.open_chain is not None  # without hosts that are lost
         self._transport = self._chosen(links, codec, group, seconds)
         self._threads = [self._thread("of everybody", self._take_means)]
         self._threads += [self._thread(name, work) for name, work in self._transport.threads().items()]
@@ -105,7 +105,6 @@ class HostMeans:
             return ChainTransport(self._part, len(links.hosts), before, after, parameters, codec)
         waits = seconds if group is None else group.seconds
         agreement = CommunicatorAgreement(self._part, host, links.mix_links, self._lives, waits, links.leader)
-        self._goes_on = None if links.open_chain is None else agreement.make_for_others
         if group is not None:
             return GroupTransport(agreement, host, parameters, group)
         assert links.open_chain is not None
@@ -142,7 +141,7 @@ class HostMeans:
         return bool(self._arena.liveness.alive[list(self._hosts[host])].any())
 
     def _take_means(self) -> None:
-        share, number = LocalShare(self._arena, self._here, self._part, self._goes_on), 0
+        share, number = LocalShare(self._arena, self._here, self._part, self._transport.attend, self._goes_on), 0
         while True:
             number += 1
             self._transport.take(share.next(number))

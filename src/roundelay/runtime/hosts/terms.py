@@ -72,13 +72,19 @@ class JoinHello(Hello, kind=CONTROL):
     stays: bool = False  # it has taken part before, under another that led
 
 
+ChainNumber = tuple[int, int]
+"""Number of a chain: of the part of a segment in which it is made, and of its communicator."""
+ALL_HOSTS: ChainNumber = (0, 0)
+"""The first, which all hosts are in."""
+
+
 class PeerHello(Hello):
     """A host that comes for means or mixes."""
 
     what: str  # CHAIN or MIX
     host: int
-    number: tuple[int, int] | None = None  # of a chain in the place of the first, as `ChainEnds` has it
-    again: bool = False  # it has come back, and waits to hear that the link is in its place
+    number: ChainNumber = ALL_HOSTS
+    session: int = 0
 
 
 class ExchangeHello(Hello, kind=EXCHANGE):
@@ -107,6 +113,7 @@ class HostTerms(HostOptions):
     on_gpus: bool = False  # learners of all hosts compute on GPUs
     trace: Path | None = None  # folder for the trace of what this host's learners do
     silence: Literal["majority", "dead"] = "majority"  # as `SessionHostOptions` has it
+    session: int = 0  # number of the session, of several of one process
 
     @classmethod
     def of(cls, options: HostOptions, **others: Any) -> "HostTerms":

@@ -1,8 +1,9 @@
-"""Rendezvous of hosts that `torchrun` has started: the store that its agent holds, at the start only.
+"""Rendezvous of hosts: where the first one listens. The environment says so, or, under `torchrun`, the store that its
+agent holds.
 
-The store is torch.distributed's. Its agent listens on a network and lets anybody read and write, so every fact carries
-a keyed hash (HMAC-SHA256) over the secret of the run, the name of the fact, and the place where it is said; a fact with
-none, or a wrong one, is refused. Facts are JSON.
+The store is torch.distributed's. Its agent listens on a network and lets anybody read and write, so an address there
+carries a keyed hash (HMAC-SHA256) over the secret of the run, its name, and the place where it is said; one with none,
+or a wrong one, is refused.
 """
 
 import hashlib
@@ -18,112 +19,104 @@ from typing import Any
 from torch.distributed import DistError, PrefixStore, Store, TCPStore  # type: ignore[attr-defined]
 
 from roundelay.core.errors import UserError
-from roundelay.runtime.launch.world import SECRET_BYTES, World
+from roundelay.runtime.launch.addresses import Address
+from roundelay.runtime.launch.world import SECRET_BYTES, HostPlace
 
+COORDINATOR = "coordinator"
+"""Name under which the first host of a run says where it listens."""
 STORE_LOOK_SECONDS = 0.02
 FACT_BYTES = 1 << 16
-"""Bytes of the longest fact."""
+"""Length in bytes of the longest fact."""
 DIGITS = 2 * hashlib.sha256().digest_size
-"""Hexadecimal, of a hash."""
+"""Number of hexadecimal digits of a hash."""
 
 
-class Rendezvous:
-    """The meeting point of hosts. Asking again for a fact gives the same answer.
-
-    Args:
-        world: with the run's secret.
+def say_address(place: HostPlace, seconds: float, address: Address, what: str = COORDINATOR) -> None:
+    """Tell the others where this host, the first, listens for that purpose, if there is a store in which they look.
 
     Raises:
-        UserError: from every method, when no host comes within the patience; names the one that waits, those it waits
-            for, and the place. Also when a fact in the store was not written by a host of this run.
+        UserError: the store does not answer within so many seconds.
     """
-
-    def __init__(self, world: World, patience_seconds: float) -> None:
-        if len(world.secret) < SECRET_BYTES:
-            raise UserError(f"rank {world.rank}: hosts that meet at a launcher's store need a secret.")
-        self._world, self._seconds = world, patience_seconds
-        self._store = _store(world, patience_seconds)
-
-    def say(self, what: str, fact: dict[str, Any]) -> None:
-        """Tell the others."""
-        text = json.dumps(fact)
-        self._store.set(what, self._proof(what, text) + text)
-
-    def hear(self, what: str, whom: int = 0) -> dict[str, Any]:
-        """Wait for a fact of rank `whom`."""
-        try:
-            _wait(self._world, self._seconds, lambda: bool(self._store.check([what])), f"rank {whom} said nothing")
-            raw = self._store.get(what)
-        except (DistError, RuntimeError, ValueError) as error:
-            raise _nobody(self._world, f"nobody is there any more ({str(error).splitlines()[0]})") from error
-        try:
-            text = raw.decode() if len(raw) <= FACT_BYTES else ""
-        except UnicodeDecodeError:
-            text = ""
-        if not hmac.compare_digest(text[:DIGITS].encode(), self._proof(what, text[DIGITS:]).encode()):
-            raise UserError(
-                f"rank {self._world.rank}: what the store at {self._where} holds as said by rank {whom} ({what}) was "
-                "not written with this run's secret. Is the secret the same on all hosts? If it is, somebody else "
-                "writes to that store."
-            )
-        fact = json.loads(text[DIGITS:])
-        if not isinstance(fact, dict):
-            raise UserError(f"rank {self._world.rank}: what rank {whom} said ({what}) is not what a host says.")
-        return fact
-
-    def hear_address(self, what: str) -> tuple[str, int]:
-        """Return the address at which rank 0 listens: {"host": ..., "port": ...}."""
-        fact = self.hear(what)
-        host, port = fact.get("host"), fact.get("port")
-        if not isinstance(host, str) or not isinstance(port, int) or not 0 < port < 1 << 16:
-            raise UserError(f"rank {self._world.rank}: rank 0 says {fact} ({what}), which is no address.")
-        return host, port
-
-    @property
-    def _where(self) -> str:
-        return f"{self._world.address}:{self._world.port}"
-
-    def _proof(self, what: str, text: str) -> str:
-        said = json.dumps(["roundelay rendezvous", self._where, self._world.learners, what, text])
-        return hmac.new(self._world.secret, said.encode(), hashlib.sha256).hexdigest()
+    if place.hosted:
+        text = json.dumps(dict(zip(("host", "port"), address, strict=True)))
+        _store(place, seconds).set(what, _proof(place, what, text) + text)
 
 
-def _wait(world: World, seconds: float, ready: Callable[[], bool], otherwise: str) -> None:
+def first_address(place: HostPlace, seconds: float, what: str = COORDINATOR) -> Address:
+    """Return the address at which the first host listens for that purpose.
+
+    Raises:
+        UserError: it does not say so within so many seconds; or what the store holds was not written by a host of this
+            run.
+    """
+    if not place.hosted:
+        return place.address, place.port
+    rank, store = place.ranks[0], _store(place, seconds)
+    try:
+        _wait(place, seconds, lambda: bool(store.check([what])), "rank 0 said nothing")
+        raw = store.get(what)
+    except (DistError, RuntimeError, ValueError) as error:
+        raise _nobody(place, f"nobody is there any more ({str(error).splitlines()[0]})") from error
+    try:
+        text = raw.decode() if len(raw) <= FACT_BYTES else ""
+    except UnicodeDecodeError:
+        text = ""
+    if not hmac.compare_digest(text[:DIGITS].encode(), _proof(place, what, text[DIGITS:]).encode()):
+        raise UserError(
+            f"rank {rank}: what the store at {place.address}:{place.port} holds as said by rank 0 ({what}) was not "
+            "written with this run's secret. Is the secret the same on all hosts? If it is, somebody else writes to "
+            "that store."
+        )
+    fact: dict[str, Any] = json.loads(text[DIGITS:])
+    host, port = fact["host"], fact["port"]
+    if not isinstance(host, str) or not isinstance(port, int) or not 0 < port < 1 << 16:
+        raise UserError(f"rank {rank}: rank 0 says {fact} ({what}), which is no address.")
+    return host, port
+
+
+def _proof(place: HostPlace, what: str, text: str) -> str:
+    said = json.dumps(["roundelay rendezvous", f"{place.address}:{place.port}", place.learners, what, text])
+    return hmac.new(place.secret, said.encode(), hashlib.sha256).hexdigest()
+
+
+def _wait(place: HostPlace, seconds: float, ready: Callable[[], bool], otherwise: str) -> None:
     started = time.monotonic()
     while not ready():
         if time.monotonic() - started > seconds:
-            raise _nobody(world, f"{otherwise} for {seconds:.0f} s")
+            raise _nobody(place, f"{otherwise} for {seconds:.0f} s")
         time.sleep(STORE_LOOK_SECONDS)
 
 
 @cache  # one store for all that is said in a process
-def _store(world: World, seconds: float) -> Store:
+def _store(place: HostPlace, seconds: float) -> Store:
+    if len(place.secret) < SECRET_BYTES:
+        raise UserError(f"rank {place.ranks[0]}: hosts that meet at a launcher's store need a secret.")
     # torch waits too, but fills the terminal with messages meanwhile
-    _wait(world, seconds, lambda: _answers(world), "nobody answered")
+    _wait(place, seconds, lambda: _answers(place), "nobody answered")
     try:
         store = TCPStore(
-            world.address,
-            world.port,
-            world.learners,
+            place.address,
+            place.port,
+            place.learners,
             is_master=False,
             timeout=timedelta(seconds=seconds),
             wait_for_workers=False,
         )
     except (DistError, RuntimeError) as error:
-        raise _nobody(world, str(error).splitlines()[0]) from error
+        raise _nobody(place, str(error).splitlines()[0]) from error
     return PrefixStore("roundelay", store)
 
 
-def _answers(world: World) -> bool:
+def _answers(place: HostPlace) -> bool:
     try:
-        socket.create_connection((world.address, world.port), timeout=1).close()
+        socket.create_connection((place.address, place.port), timeout=1).close()
     except OSError:
         return False
     return True
 
 
-def _nobody(world: World, why: str) -> UserError:
+def _nobody(place: HostPlace, why: str) -> UserError:
     return UserError(
-        f"rank {world.rank} of {world.learners} could not meet the others at {world.address}:{world.port}: {why}. Is "
-        "rank 0 running, and do all hosts have the same MASTER_ADDR and MASTER_PORT?"
+        f"rank {place.ranks[0]} of {place.learners} could not meet the others at {place.address}:{place.port}: {why}. "
+        "Is rank 0 running, and do all hosts have the same MASTER_ADDR and MASTER_PORT?"
     )

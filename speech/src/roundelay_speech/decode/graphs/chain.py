@@ -12,10 +12,9 @@ from functools import partial
 from typing import Any, Literal
 
 from roundelay.core.errors import UserError
-from roundelay_speech.bindings import kaldifst
 from roundelay_speech.decode.graphs.base import Columns, GraphKind
 from roundelay_speech.decode.graphs.graph import Graph, GraphConfig, graph_of_columns
-from roundelay_speech.decode.graphs.transducers import Symbols
+from roundelay_speech.decode.graphs.transducers import Symbols, compiled
 from roundelay_speech.hmm.topology import Tying
 from roundelay_speech.lexicon.lexicon import Lexicon
 from roundelay_speech.ngrams.ngram import Arpa
@@ -44,7 +43,7 @@ class ChainGraph(GraphKind):
 
 @dataclass(frozen=True)
 class StatesOfPhones(Columns):
-    """Two columns a phone: its first frame, and all further ones."""
+    """The columns of the chain topology, two a phone: its first frame, and all further ones."""
 
     pieces: UnitSet  # the phones, as hidden Markov models
 
@@ -93,6 +92,4 @@ def state_transducer(units: UnitSet, symbols: Symbols) -> Fst:
             lines.append(f"{source} {source} {label} {ids[name]}")
     lines.sort(key=lambda line: int(line.split()[0]))  # the first line names the state in which paths begin
     lines += [f"{state} 0" for state in range(len(places))]
-    fst = kaldifst.compile("\n".join([*lines, ""]), acceptor=False)
-    kaldifst.arcsort(fst, "olabel")
-    return fst
+    return compiled(lines)

@@ -21,10 +21,9 @@ from roundelay.core.bounds import Count
 from roundelay.core.configure import check_values
 from roundelay.core.errors import UserError
 from roundelay.core.files import read_text
-from roundelay_speech.bindings import kaldifst
 from roundelay_speech.decode.graphs.base import Columns, GraphKind
 from roundelay_speech.decode.graphs.graph import Graph, GraphConfig, graph_of_columns
-from roundelay_speech.decode.graphs.transducers import Symbols
+from roundelay_speech.decode.graphs.transducers import Symbols, compiled
 from roundelay_speech.hmm.topology import Tying
 from roundelay_speech.lexicon.lexicon import Lexicon
 from roundelay_speech.ngrams.ngram import Arpa
@@ -78,7 +77,7 @@ class CtcGraph(GraphKind):
 
 @dataclass(frozen=True)
 class UnitsAndBlank(Columns):
-    """One column a unit, one of them the blank."""
+    """The columns of CTC, one a unit, one of them the blank."""
 
     names: tuple[str, ...]  # of the U + 1 columns
     blank: str
@@ -113,7 +112,7 @@ class UnitsAndBlank(Columns):
         return {"blank_cost": self.blank_cost}
 
     def words_of(self, units: Sequence[str]) -> tuple[str, ...] | None:
-        """Return the words that units spell; None where they spell none."""
+        """Return the words that units spell; None if they spell none."""
         if self.pieces is not None:
             return self.pieces.words(units) if self.pieces.spelled else None
         if not self.by_characters or self.boundary is None:
@@ -196,9 +195,7 @@ def token_transducer(columns: Sequence[str], blank: str, symbols: Symbols) -> Fs
         for i, name in enumerate(symbols.disambiguation, len(columns) + 1):
             lines.append(f"{source} {source} {i} {ids[name]}")
     lines += [f"{source} 0" for source in range(len(units) + 1)]
-    fst = kaldifst.compile("\n".join([*lines, ""]), acceptor=False)
-    kaldifst.arcsort(fst, "olabel")
-    return fst
+    return compiled(lines)
 
 
 def greedy_units(scores: npt.NDArray[np.float32], columns: Sequence[str], blank: str = BLANK) -> tuple[str, ...]:

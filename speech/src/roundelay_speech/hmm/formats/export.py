@@ -8,7 +8,7 @@ Legend: T frames of one utterance.
 """
 
 import gzip
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from pathlib import Path
 
 import numpy as np
@@ -17,16 +17,16 @@ import numpy.typing as npt
 from roundelay.core.errors import UserError
 from roundelay.core.files import atomic_write, refuse_ours, write_text
 from roundelay.core.progress import Progress, tracked
-from roundelay_speech.data.arrays import Ints
 from roundelay_speech.data.manifest import Utterance
 from roundelay_speech.features.store import FeatureStore
+from roundelay_speech.hmm.align import word_spans
 from roundelay_speech.hmm.alignment import Alignment
-from roundelay_speech.hmm.formats.kaldi_model_writing import write_transition_model, write_tree
+from roundelay_speech.hmm.formats.kaldi_model import write_transition_model, write_tree
 from roundelay_speech.hmm.formats.kaldi_tying import export_transition_model, export_tree, transition_ids
 from roundelay_speech.hmm.formats.textgrid import Interval, TextGrid, Tier, write_textgrid
-from roundelay_speech.hmm.topology import SILENCE
+from roundelay_speech.hmm.topology import SILENCE, phone_bounds
 from roundelay_speech.kaldi_io.objects import write_archive
-from roundelay_speech.lexicon.lexicon import Lexicon
+from roundelay_speech.kaldi_io.tables import symbol_table
 from roundelay_speech.prepared import Corpus
 
 
@@ -46,7 +46,7 @@ def _aligned(corpus: Corpus, store: FeatureStore, alignment: Alignment) -> Itera
 
 
 def export_kaldi(corpus: Corpus, store: FeatureStore, alignment: Alignment, out: Path, progress: Progress) -> int:
-    """Write Kaldi's files into the folder `out`; returns the number of utterances.
+    """Write an alignment as Kaldi's files into the folder `out`; return the number of utterances.
 
     Raises:
         UserError: the alignment is of another corpus; the disk is full.
@@ -54,7 +54,7 @@ def export_kaldi(corpus: Corpus, store: FeatureStore, alignment: Alignment, out:
     refuse_ours(out)
     found = sorted(_aligned(corpus, store, alignment), key=lambda pair: pair[0].id)  # Kaldi's tools want them sorted
     model = export_transition_model(alignment.tree)
-    write_text(out / "phones.txt", "".join(f"{p} {i}\n" for i, p in enumerate(("<eps>", *corpus.lexicon.phones))))
+    write_text(out / "phones.txt", symbol_table(("<eps>", *corpus.lexicon.phones)))
     write_tree(out / "tree", export_tree(alignment.tree))
     write_transition_model(out / "final.mdl", model)
     write_archive(out / "pdf.txt", ((u.id, alignment.pdf[own].astype(np.int32)) for u, own in found), text=True)
@@ -79,7 +79,7 @@ def export_kaldi(corpus: Corpus, store: FeatureStore, alignment: Alignment, out:
 
 
 def export_textgrids(corpus: Corpus, store: FeatureStore, alignment: Alignment, out: Path, progress: Progress) -> int:
-    """Write a TextGrid for every aligned utterance into the folder `out`; returns their number.
+    """Write a TextGrid for every aligned utterance into the folder `out`; return the number of utterances.
 
     A boundary lies halfway between the centres of the last frame before and the first frame behind it.
 
@@ -104,34 +104,3 @@ def export_textgrids(corpus: Corpus, store: FeatureStore, alignment: Alignment, 
             tiers.insert(0, Tier("words", tuple(intervals)))
         write_textgrid(out / f"{u.id}.TextGrid", TextGrid(0.0, times[-1], tuple(tiers)))
     return len(found)
-
-
-def phone_bounds(phones: Ints, states: Ints) -> npt.NDArray[np.int64]:
-    """Return first frames of the phones of an utterance, and its end: a phone begins where it changes or its state goes
-    back."""
-    begins = np.flatnonzero((phones[1:] != phones[:-1]) | (states[1:] < states[:-1])) + 1
-    return np.concatenate([[0], begins, [len(phones)]]).astype(np.int64)
-
-
-def word_spans(words: Sequence[str], lexicon: Lexicon, phones: Sequence[int]) -> list[tuple[int, int, str]] | None:
-    """Return (first phone, phone behind the last, word or "" for silence) of a sequence of phones; None where they are
-    not a pronunciation of the words."""
-
-    # Forwards, the places that words so far may end at, with the way there; a silence may stand before any word.
-    ends: dict[int, tuple[tuple[int, int, str], ...]] = {0: ()}
-    for word in [*words, None]:
-        found: dict[int, tuple[tuple[int, int, str], ...]] = {}
-        for end, way in ends.items():
-            starts = [(end, way)]
-            if end < len(phones) and phones[end] == SILENCE:
-                starts.append((end + 1, (*way, (end, end + 1, ""))))
-            for start, before in starts:
-                if word is None:
-                    found.setdefault(start, before)
-                    continue
-                for variant in lexicon.pronunciations.get(word, ()):
-                    stop = start + len(variant)
-                    if [lexicon.phone_ids[p] for p in variant] == list(phones[start:stop]):
-                        found.setdefault(stop, (*before, (start, stop, word)))
-        ends = found
-    return list(ends[len(phones)]) if len(phones) in ends else None

@@ -1,4 +1,4 @@
-"""Kaldi's `final.mdl` (its transition model) and `tree`, in binary: read here, written by kaldi_model_writing.
+"""Kaldi's `final.mdl` (its transition model) and `tree`, in binary, read and written.
 
 Both are sequences of tokens and numbers (kaldi_io/tokens.py):
 
@@ -23,7 +23,7 @@ import numpy as np
 import numpy.typing as npt
 
 from roundelay.core.errors import UserError
-from roundelay_speech.kaldi_io.tokens import BinaryInput, expect, open_input, read_count
+from roundelay_speech.kaldi_io.tokens import BinaryInput, BinaryOutput, expect, open_input, read_count, save
 
 PDF_CLASS = -1
 DEEPEST = 300  # maps inside each other; a tree grown from data has some 30
@@ -31,14 +31,14 @@ DEEPEST = 300  # maps inside each other; a tree grown from data has some 30
 
 @dataclass(frozen=True)
 class Answer:
-    """A leaf of the tree: its pdf."""
+    """A leaf of a tree: its pdf."""
 
     pdf: int
 
 
 @dataclass(frozen=True)
 class TableMap:
-    """The value of `key` is an index into `entries`; None where no event leads."""
+    """A node of a tree by a table: the value of `key` is an index into `entries`; None where no event leads."""
 
     key: int
     entries: "tuple[EventMap | None, ...]"
@@ -46,7 +46,7 @@ class TableMap:
 
 @dataclass(frozen=True)
 class Question:
-    """A node that asks whether the value of `key` is in `values`."""
+    """A node of a tree by a question: is the value of `key` in `values`?"""
 
     key: int
     values: frozenset[int]
@@ -59,7 +59,8 @@ EventMap = Answer | TableMap | Question
 
 @dataclass(frozen=True)
 class ContextDependency:
-    """A tree: windows of `width` phones, the one in question at place `centre`; 0 stands for no phone."""
+    """A tree over phones in context: windows of `width` phones, the one in question at place `centre`; 0 stands for no
+    phone."""
 
     width: int
     centre: int
@@ -78,7 +79,7 @@ class HmmState:
 
 @dataclass(frozen=True, eq=False)
 class TransitionModel:
-    """Topologies, and the table of transition-states."""
+    """A transition model: topologies, and the table of transition-states."""
 
     topology: Mapping[int, tuple[HmmState, ...]]  # states of each phone
     tuples: tuple[tuple[int, int, int, int], ...]  # (phone, state, pdf, pdf of the loop), sorted
@@ -86,7 +87,7 @@ class TransitionModel:
 
     @cached_property
     def transition_states(self) -> npt.NDArray[np.int64]:
-        """(ids + 1,): place in `tuples` of each transition-id; -1 for id 0, which is none."""
+        """Place in `tuples` of each transition-id, (ids + 1,); -1 for 0, which is no id."""
         sizes = [len(self.topology[phone][state].transitions) for phone, state, _, _ in self.tuples]
         return np.concatenate([[-1], np.repeat(np.arange(len(sizes)), sizes)]).astype(np.int64)
 
@@ -101,7 +102,7 @@ def read_tree(path: Path) -> ContextDependency:
     """Read a `tree` file.
 
     Raises:
-        UserError: not one, or cut short; names the byte.
+        UserError: the file is no tree, or is cut short; names the byte.
     """
     source = open_input(path)
     expect(source, "ContextDependency")
@@ -149,7 +150,7 @@ def read_transition_model(path: Path) -> TransitionModel:
     """Read the transition model at the beginning of a `final.mdl`.
 
     Raises:
-        UserError: not one, cut short, or its parts contradict each other; names the byte.
+        UserError: the file is no model, is cut short, or contradicts itself; names the byte.
     """
     source = open_input(path)
     expect(source, "<TransitionModel>")
@@ -202,7 +203,7 @@ def _topology(source: BinaryInput) -> dict[int, tuple[HmmState, ...]]:
 
 
 def _check_entry(source: BinaryInput, states: Sequence[HmmState]) -> None:
-    """Check the states: all but the last have transitions, to states that exist; the last has none."""
+    """Check the states of a topology: all but the last have transitions, to existing states; the last has none."""
     sound = (
         len(states) > 1
         and not states[-1].transitions
@@ -212,3 +213,86 @@ def _check_entry(source: BinaryInput, states: Sequence[HmmState]) -> None:
     )
     if not sound:
         raise source.wrong("a topology whose states do not lead from the first to the last")
+
+
+def write_tree(path: Path, tree: ContextDependency) -> None:
+    """Write a `tree` file."""
+    out = BinaryOutput()
+    out.token("ContextDependency")
+    out.integer(tree.width)
+    out.integer(tree.centre)
+    out.token("ToPdf")
+    _put_map(out, tree.to_pdf)
+    out.token("EndContextDependency")
+    save(path, out)
+
+
+def _put_map(out: BinaryOutput, what: EventMap | None) -> None:
+    if what is None:
+        out.token("NULL")
+    elif isinstance(what, Answer):
+        out.token("CE")
+        out.integer(what.pdf)
+    elif isinstance(what, TableMap):
+        out.token("TE")
+        out.integer(what.key)
+        out.size(len(what.entries))
+        out.token("(")
+        for entry in what.entries:
+            _put_map(out, entry)
+        out.token(")")
+    else:
+        out.token("SE")
+        out.integer(what.key)
+        out.integers(sorted(what.values))
+        out.token("{")
+        _put_map(out, what.yes)
+        _put_map(out, what.no)
+        out.token("}")
+
+
+def write_transition_model(path: Path, model: TransitionModel) -> None:
+    """Write a transition model as a file of its own: enough for Kaldi's tools that read alignments."""
+    out = BinaryOutput()
+    put_transition_model(out, model)
+    save(path, out)
+
+
+def put_transition_model(out: BinaryOutput, model: TransitionModel) -> None:
+    """Write a transition model to `out`, where an acoustic model may follow."""
+    looped = any(s.loop_class != s.pdf_class for states in model.topology.values() for s in states)
+    out.token("<TransitionModel>")
+    out.token("<Topology>")
+    _put_topology(out, model.topology, looped)
+    out.token("</Topology>")
+    kind = "Tuples" if looped else "Triples"
+    out.token(f"<{kind}>")
+    out.integer(len(model.tuples))
+    for entry in model.tuples:
+        for value in entry[: 4 if looped else 3]:
+            out.integer(value)
+    out.token(f"</{kind}>")
+    out.token("<LogProbs>")
+    out.reals(model.log_probs.tolist())
+    out.token("</LogProbs>")
+    out.token("</TransitionModel>")
+
+
+def _put_topology(out: BinaryOutput, topology: Mapping[int, tuple[HmmState, ...]], looped: bool) -> None:
+    phones = sorted(topology)
+    entries = list(dict.fromkeys(topology[phone] for phone in phones))
+    out.integers(phones)
+    out.integers([entries.index(topology[p]) if p in topology else -1 for p in range(phones[-1] + 1)])
+    if looped:
+        out.integer(-1)
+    out.integer(len(entries))
+    for states in entries:
+        out.integer(len(states))
+        for state in states:
+            out.integer(state.pdf_class)
+            if looped:
+                out.integer(state.loop_class)
+            out.integer(len(state.transitions))
+            for to, probability in state.transitions:
+                out.integer(to)
+                out.real(probability)

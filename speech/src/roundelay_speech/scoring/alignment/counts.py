@@ -7,14 +7,12 @@ from dataclasses import dataclass
 from typing import Literal, TypeVar
 
 from roundelay.core.errors import UserError
-from roundelay_speech.data.problems import counted
+from roundelay_speech.data.problems import counted, named
 from roundelay_speech.scoring.alignment.align import FEWEST, Costs, Pair, WordAlignment, align_networks, align_words
 from roundelay_speech.scoring.alignment.marks import MarkError, WordNetwork, is_fragment, marked_network
 
 Texts = Mapping[str, Sequence[str]]
 """Words by utterance id."""
-
-NAMES_SHOWN = 10  # problems listed in an error message
 
 
 @dataclass(frozen=True)
@@ -133,13 +131,13 @@ def score(
     lost = [utterance for utterance in refs if utterance not in hyps]
     if lost and missing == "error":
         raise UserError(
-            f"{len(lost)} of {counted(len(refs), 'utterance')} have no hypothesis: {listed(lost)}. "
+            f"{len(lost)} of {counted(len(refs), 'utterance')} have no hypothesis: {named(lost)}. "
             "Decode them, or ask for missing hypotheses to count as empty (every word deleted)."
         )
     strange = [utterance for utterance in hyps if utterance not in refs]
     if strange:
         raise UserError(
-            f"{len(strange)} hypotheses belong to utterances without a reference: {listed(strange)}. "
+            f"{len(strange)} hypotheses belong to utterances without a reference: {named(strange)}. "
             "Score against the split that was decoded."
         )
     return Score(tuple(_one(utterance, ref, hyps.get(utterance, ()), marked, costs) for utterance, ref in refs.items()))
@@ -173,12 +171,6 @@ def _network(utterance: str, side: str, words: Sequence[str]) -> WordNetwork:
         return marked_network(words)
     except MarkError as error:
         raise UserError(f"{utterance}: in the {side} `{' '.join(words)}` {error}.") from error
-
-
-def listed(names: Sequence[str]) -> str:
-    """Return the first names, and how many more there are."""
-    rest = len(names) - NAMES_SHOWN
-    return ", ".join(names[:NAMES_SHOWN]) + (f" and {rest} more" if rest > 0 else "")
 
 
 def confusions(result: Score) -> list[tuple[Pair, int]]:

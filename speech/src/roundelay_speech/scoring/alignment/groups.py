@@ -37,16 +37,12 @@ def by_speaker(result: Score, groups: Groups) -> dict[str, Score]:
 
 def by_subset(result: Score, groups: Groups) -> dict[str, Score]:
     """Return the score of each subset, in alphabetical order; empty where no utterance has one."""
-    parts = _split(result, lambda utterance: group_of(utterance, groups).subset or "")
-    without = parts.pop("", None)
-    return {**parts, "no subset": without} if parts and without else parts
+    return _split(result, lambda utterance: group_of(utterance, groups).subset or "", "no subset")
 
 
 def by_gender(result: Score, groups: Groups) -> dict[str, Score]:
     """Return the scores of women and of men; empty where no utterance says whose it is."""
-    parts = _split(result, lambda utterance: GENDERS.get((group_of(utterance, groups).gender or "")[:1].lower(), ""))
-    without = parts.pop("", None)
-    return {**parts, NOT_SAID: without} if parts and without else parts
+    return _split(result, lambda utterance: GENDERS.get((group_of(utterance, groups).gender or "")[:1].lower(), ""))
 
 
 def by_map(result: Score, groups: Groups, names: Mapping[str, str]) -> dict[str, Score]:
@@ -59,16 +55,17 @@ def by_map(result: Score, groups: Groups, names: Mapping[str, str]) -> dict[str,
         known = (utterance, utterance.removeprefix(f"{speaker}-"), speaker)
         return next((folded[name.casefold()] for name in known if name.casefold() in folded), "")
 
-    parts = _split(result, group)
-    without = parts.pop("", None)
-    return {**parts, NOT_SAID: without} if parts and without else parts
+    return _split(result, group)
 
 
-def _split(result: Score, key: Callable[[str], str]) -> dict[str, Score]:
+def _split(result: Score, key: Callable[[str], str], rest: str = NOT_SAID) -> dict[str, Score]:
+    """Return the score of each group, and that of the `rest`, whose key is empty; nothing where that is all."""
     parts: dict[str, list[UtteranceScore]] = {}
     for utterance in result.utterances:
         parts.setdefault(key(utterance.id), []).append(utterance)
-    return {name: Score(tuple(parts[name])) for name in sorted(parts)}
+    without = parts.pop("", None)
+    found = {name: Score(tuple(parts[name])) for name in sorted(parts)}
+    return {**found, rest: Score(tuple(without))} if found and without else found
 
 
 COLUMNS = ("# Snt", "# Wrd", "Corr", "Sub", "Del", "Ins", "Err", "S.Err")

@@ -11,7 +11,8 @@ from pathlib import Path
 
 from roundelay.core.errors import UserError
 from roundelay.core.files import write_text
-from roundelay_speech.scoring.alignment.counts import known_as, listed
+from roundelay_speech.data.problems import named
+from roundelay_speech.scoring.alignment.counts import known_as
 from roundelay_speech.scoring.alignment.marks import MarkError, marked_network
 from roundelay_speech.scoring.formats.ctm import Channel, TimedWord
 from roundelay_speech.scoring.formats.io import content_lines, seconds
@@ -172,13 +173,13 @@ def _complain_of_channels(
     strange = [" ".join(channel) for channel in words if channel not in channels]
     if strange:
         raise UserError(
-            f"Words were recognised in files and channels without a segment in the reference: {listed(strange)}. "
+            f"Words were recognised in files and channels without a segment in the reference: {named(strange)}. "
             "Give the reference of the decoded recordings; file and channel must be spelled alike (case aside)."
         )
     spoken = [channel for channel, here in channels.items() if any(s.words and not s.ignored for s in here)]
     lost = [" ".join(channel) for channel in spoken if not words.get(channel)]
     if lost and not silent:
         raise UserError(
-            f"{len(lost)} of {len(spoken)} channels with speech have no recognised word: {listed(lost)}. "
+            f"{len(lost)} of {len(spoken)} channels with speech have no recognised word: {named(lost)}. "
             "Decode them, or ask for missing hypotheses to count as empty (every word deleted)."
         )

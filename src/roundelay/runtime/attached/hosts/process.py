@@ -27,6 +27,7 @@ from roundelay.runtime.hosts.control.finding import PendingJoins, Search, open_r
 from roundelay.runtime.hosts.transport.heartbeat import Router
 from roundelay.runtime.hosts.transport.wire import LinkError
 from roundelay.runtime.launch.local_rendezvous import Fact, close_all, receive_fact, send_fact
+from roundelay.runtime.messages import read
 
 ENDED_LOOK_SECONDS = 0.1
 """Interval at which it looks whether learners have ended."""
@@ -132,7 +133,7 @@ class SessionServer:
         part: SessionCoordinator | SessionAgent | None = None
         answered = False
         try:
-            request = SessionRequest.from_json(fact["request"])
+            request = read(SessionRequest, fact["request"])
             self._watch(request.processes)
             router, arrivals = self._listen(request)
             host = SessionHost(request, descriptors[0], router)

@@ -5,16 +5,16 @@ arena beside it.
 """
 
 import dataclasses
+import json
 import os
 import select
 import socket
 import subprocess
 import sys
-from collections.abc import Mapping
 from contextlib import suppress
 from dataclasses import dataclass
-from functools import cache
-from typing import Any, Self, final
+from functools import cache, cached_property
+from typing import Any, final
 
 from roundelay.core.errors import UserError
 from roundelay.runtime.attached.between_hosts import BetweenHosts
@@ -29,10 +29,9 @@ from roundelay.runtime.hosts.options import SessionHostOptions
 from roundelay.runtime.hosts.terms import HostTerms, check_may_go_on_between_hosts, check_may_travel, check_options
 from roundelay.runtime.launch.local_rendezvous import receive_fact, send_fact
 from roundelay.runtime.launch.world import HostPlace
-from roundelay.runtime.messages import plain, read
+from roundelay.runtime.messages import plain
 from roundelay.runtime.procs.coordination.passes import PassTables
 from roundelay.runtime.procs.memory.arena import Layout
-from roundelay.runtime.procs.memory.row_host import Handles
 from roundelay.runtime.procs.memory.views import BellTable, HostMeanSequences, View
 from roundelay.strategies import STRATEGIES, make_strategy
 from roundelay.strategies.base import Strategy
@@ -49,8 +48,25 @@ ATTACHED_VIEWS: tuple[type[View], ...] = (
     TurnTables,
 )
 """Views of the arena of attached learners, besides those of every arena."""
-HOSTS_VIEWS: tuple[type[View], ...] = (*ATTACHED_VIEWS, HostMeanSequences, BellTable, BetweenHosts)
-"""The same views on one of several hosts, with those between hosts."""
+HOSTS_VIEWS: tuple[type[View], ...] = (HostMeanSequences, BellTable, BetweenHosts)
+"""More of them on one of several hosts."""
+
+
+def layout_of(
+    strategy: Strategy, learners: int, parameters: int, shown_bytes: int, tensors: int, several: bool
+) -> Layout:
+    """Return the layout of the arena of attached learners, on one host or on one of several."""
+    return Layout(
+        learners,
+        parameters,
+        strategy.memory,
+        strategy.traits.model == "centre",
+        views=ATTACHED_VIEWS + HOSTS_VIEWS * several,
+        shown_bytes=shown_bytes,
+        tensors=tensors,
+        centre_memory=strategy.centre_memory,
+        weighed=strategy.weighed,
+    )
 
 
 @final
@@ -60,9 +76,9 @@ class SessionRequest:
 
     number: int  # of the session; learners attach in the same order everywhere
     place: HostPlace
-    strategy: Strategy
+    of: tuple[str, dict[str, Any]]  # the strategy: its name and its options
     options: SessionHostOptions
-    agreement: Mapping[str, Any]  # what must be the same on all hosts
+    agreement: dict[str, Any]  # what must be the same on all hosts
     patience_seconds: float  # how long learners wait for each other
     parameters: int
     # shown_bytes, tensors: see `Layout`.
@@ -73,22 +89,19 @@ class SessionRequest:
     on_gpus: bool = False  # learners compute on GPUs
     goes_on: bool = False  # learners that wait for each other go on without one that dies
     record: str = ""  # the folder of the script's record, if it is recorded
-    given_name: str = ""  # of sockets on this host (handover.py)
-    rows: Handles | None = None  # where those of this host are, if they are on devices, for `mapped`
+    given_name: Any = ""  # of sockets on this host (handover.py), which begins with a zero
+    rows: Any = None  # where those of this host are, if they are on devices: Handles for `mapped`
+
+    @cached_property
+    def strategy(self) -> Strategy:
+        """The strategy."""
+        return make_strategy(*self.of)
 
     @property
     def layout(self) -> Layout:
         """Layout of the host's arena."""
-        return Layout(
-            self.place.learners,
-            self.parameters,
-            self.strategy.memory,
-            self.strategy.traits.model == "centre",
-            views=HOSTS_VIEWS,
-            shown_bytes=self.shown_bytes,
-            tensors=self.tensors,
-            centre_memory=self.strategy.centre_memory,
-            weighed=self.strategy.weighed,
+        return layout_of(
+            self.strategy, self.place.learners, self.parameters, self.shown_bytes, self.tensors, several=True
         )
 
     @property
@@ -102,6 +115,7 @@ class SessionRequest:
             agreed="script",
             on_gpus=self.on_gpus,
             silence=self.options.silence,
+            session=self.number,
         )
 
     @property
@@ -112,51 +126,35 @@ class SessionRequest:
     def to_json(self) -> dict[str, Any]:
         """
         Raises:
-            UserError: the strategy is none of those that hosts know by name, or for one host, or an option has no
-                effect under it.
+            UserError: the strategy is for one host, or an option has no effect under it.
         """
-        check_may_travel(self.strategy)
-        check_options(self.strategy, self.options)
+        strategy = self.strategy
+        check_may_travel(strategy)
+        check_options(strategy, self.options)
         if self.options.silence != "majority" and not self.outlives_its_leader:
             raise UserError(
-                f"hosts: silence is {self.options.silence!r}, but under {self.strategy.label} no host can lead in the "
+                f"hosts: silence is {self.options.silence!r}, but under {strategy.label} no host can lead in the "
                 "place of the first, so that would have no effect. Leave it out."
             )
         if self.goes_on:
-            check_may_go_on_between_hosts(self.strategy)
-        name, options = self.strategy.name, dataclasses.asdict(self.strategy)  # type: ignore[call-overload]
-        if STRATEGIES.get(name) is not type(self.strategy) or make_strategy(name, options) != self.strategy:
-            raise UserError(
-                f"{self.strategy.label} is a Strategy of your own: on several hosts those that have a name are known "
-                "(`roundelay list strategies`). Attach it on one host."
-            )
-        return {
-            **{field: getattr(self, field) for field in PLAIN},
-            "place": {**plain(self.place), "secret": self.place.secret.hex(), "job": ""},
-            "strategy": [name, options],
-            "options": plain(self.options),
-            "agreement": dict(self.agreement),
-            "processes": list(self.processes),
-        }
+            check_may_go_on_between_hosts(strategy)
+        found: dict[str, Any] = json.loads(json.dumps(plain(self), default=plain))
+        return found
 
-    @classmethod
-    def from_json(cls, said: Mapping[str, Any]) -> Self:
-        """Return the request of this JSON: the inverse of `to_json`."""
-        return cls(
-            place=read(HostPlace, said["place"]),
-            strategy=make_strategy(*said["strategy"]),
-            options=read(SessionHostOptions, said["options"]),
-            agreement=said["agreement"],
-            processes=tuple(said["processes"]),
-            **{field: said[field] for field in PLAIN},
+
+def named(strategy: Strategy) -> tuple[str, dict[str, Any]]:
+    """Return the name and the options of a strategy, by which other processes make it.
+
+    Raises:
+        UserError: it is none of those that hosts know by name.
+    """
+    name, options = strategy.name, dataclasses.asdict(strategy)  # type: ignore[call-overload]
+    if STRATEGIES.get(name) is not type(strategy) or make_strategy(name, options) != strategy:
+        raise UserError(
+            f"{strategy.label} is a Strategy of your own: on several hosts those that have a name are known "
+            "(`roundelay list strategies`). Attach it on one host."
         )
-
-
-PLAIN = (
-    *("number", "patience_seconds", "parameters", "shown_bytes", "tensors"),
-    *("live", "on_gpus", "goes_on", "record", "given_name", "rows"),
-)
-"""Fields that are in JSON as they are."""
+    return name, options
 
 
 GRACE_SECONDS = 30.0

@@ -245,6 +245,7 @@ class _TrainingAgent(HostAgent):
     def _train(self, order: messages.PartOrder) -> None:
         """Train a part of a segment; afterwards tell the coordinator how it went."""
         plan = dataclasses.replace(SegmentPlan.from_json(order.plan), last_round=order.last_round)
+        self._local.links.end_part()  # not before: another host might have needed the last mean of this one
         self._part = order.part
         if order.segment != self._segment:
             self._segment = order.segment
@@ -260,7 +261,6 @@ class _TrainingAgent(HostAgent):
             problem = {"problem": "timeout", "text": str(error)}
         except Exception:
             problem = {"problem": "error", "text": traceback.format_exc()}
-        self._local.links.end_part()
         report: dict[str, Any] = self._report() or {"settled": (), "counts": counted(self._arena, self._place.ranks)}
         queue.clear_prefetch(self._arena)  # the coordinator knows: these are the leases that were not settled
         self._local.prefetch = None

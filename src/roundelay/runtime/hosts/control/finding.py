@@ -35,7 +35,7 @@ from roundelay.runtime.hosts.transport.wire import (
     LinkTimeout,
     UnknownPeer,
 )
-from roundelay.runtime.launch.rendezvous import Rendezvous
+from roundelay.runtime.launch.rendezvous import first_address, say_address
 from roundelay.runtime.launch.world import HostPlace
 from roundelay.runtime.messages import InvalidMessage, read
 
@@ -110,10 +110,14 @@ class StartWait:
     ) -> None:
         self._rank, self._seconds, self._stop = rank, seconds, stop
         self._due = math.inf if told else time.monotonic() + NOTICE_SECONDS
+        self._refused = told
 
-    def look(self, what: str) -> None:
-        """Tell the user, if it is time."""
+    def look(self, what: str, refused: str = "") -> None:
+        """Tell the user, if it is time, and at once why a first connection was `refused`."""
         self._stop()
+        if refused and not self._refused:
+            self._refused = True
+            sys.stderr.write(f"roundelay: rank {self._rank} has refused a connection: {refused}\n")
         if time.monotonic() >= self._due:
             self._due = math.inf
             sys.stderr.write(f"roundelay: rank {self._rank} waits for {what}, {self._seconds:g} s at most\n")
@@ -236,9 +240,8 @@ def open_router(place: HostPlace, terms: HostTerms) -> Router:
             f"rank {place.ranks[0]}: cannot listen at {host} port {port} ({error.strerror}). Give an address of this "
             "host by --listen ADDRESS[:PORT], and another MASTER_PORT if that one is taken."
         ) from error
-    if place.conducts and place.hosted:
-        host, port = listener.address
-        Rendezvous(place.world, terms.patience_seconds).say("coordinator", {"host": host, "port": port})
+    if place.conducts:
+        say_address(place, terms.patience_seconds, listener.address)
     router = Router(listener, (*ROLES, RELAY), terms.patience_seconds)
     Relay(router, terms.host_patience)
     return router
@@ -297,10 +300,3 @@ class PendingJoins:
                     monitored.say(HostRefused(f"session {wanted} has ended here, and session {self.session} has begun"))
                 break
         return None
-
-
-def first_address(place: HostPlace, seconds: float) -> Address:
-    """Return the address of the first host, as the environment says, or the store of its launcher."""
-    if not place.hosted:
-        return place.address, place.port
-    return Rendezvous(place.world, max(1.0, seconds)).hear_address("coordinator")

@@ -14,7 +14,7 @@ from roundelay.core.errors import UserError
 from roundelay.runtime.base import wall_clock
 from roundelay.runtime.clocks import pause
 from roundelay.runtime.hosts.control import bulk
-from roundelay.runtime.hosts.control.finding import StartWait, first_address
+from roundelay.runtime.hosts.control.finding import StartWait
 from roundelay.runtime.hosts.control.host_links import HostLinks
 from roundelay.runtime.hosts.control.messages import (
     Built,
@@ -43,6 +43,7 @@ from roundelay.runtime.hosts.transport.wire import (
     Reading,
     TrafficCounters,
 )
+from roundelay.runtime.launch.rendezvous import first_address
 from roundelay.runtime.launch.world import HostPlace
 from roundelay.runtime.messages import Dialect, Message
 
@@ -114,7 +115,7 @@ class HostAgent(ABC):
         )
         while True:
             left = max(0.01, deadline - wall_clock())
-            address = first_address(place, left) if other is None else other[0]
+            address = first_address(place, max(1.0, left)) if other is None else other[0]
             if lasts is not None:
                 lasts.look(f"the host that leads, at {address[0]}:{address[1]}")
             if isinstance(self._listener.acceptor, BehindRelay):

@@ -1,7 +1,7 @@
 """Links of a host to the others for the work that learners do together: exchanges, means and mixes."""
 
 import threading
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import final
 
 from roundelay.runtime.base import wall_clock
@@ -10,7 +10,7 @@ from roundelay.runtime.hosts.exchange.endpoint import ExchangeEndpoint
 from roundelay.runtime.hosts.mean_transports.chain import ChainEnds
 from roundelay.runtime.hosts.mean_transports.group import GroupOptions, check_library
 from roundelay.runtime.hosts.means import HostMeans, MeanLinks
-from roundelay.runtime.hosts.terms import CHAIN, MIX, HostTerms, PeerHello, identity
+from roundelay.runtime.hosts.terms import ALL_HOSTS, CHAIN, MIX, ChainNumber, HostTerms, PeerHello, identity
 from roundelay.runtime.hosts.transport.heartbeat import Router, until
 from roundelay.runtime.hosts.transport.wire import Address, Link, LinkError, LinkOptions, LinkTimeout, Reading
 from roundelay.runtime.launch.world import HostPlace
@@ -19,11 +19,11 @@ from roundelay.runtime.procs.memory.arena import Arena
 from roundelay.strategies.base import Strategy
 
 DIAL_SECONDS = 1.0
-"""Interval at which a host that dials for a new chain looks whether it is still needed."""
+"""Interval at which a host that dials looks whether the other is still there, or the link still needed."""
 
 
 class Placed(Message):
-    """A link of a host that has come back is in its place."""
+    """A link for mixes is in its place."""
 
 
 class PeerLinks:
@@ -37,6 +37,7 @@ class PeerLinks:
         largest: bytes of a vector.
         mixes: is there to be a link to every other host?
         encrypts: is the traffic on the links encrypted?
+        session: its number: links of an earlier one, at the same router, may come late.
     """
 
     def __init__(
@@ -48,170 +49,149 @@ class PeerLinks:
         largest: int,
         mixes: bool = True,
         encrypts: bool = True,
+        session: int = 0,
     ) -> None:
-        self.hosts, self.host, self._patience, self.mixes = hosts, host, 2 * patience, mixes
+        self.hosts, self.host, self._patience, self.mixes, self._session = hosts, host, 2 * patience, mixes, session
         self._largest, self._encrypts = largest, encrypts
-        self._links: dict[str, dict[int, Link]] = {CHAIN: {}, MIX: {}}
-        self._chains: dict[int, tuple[tuple[int, int], Link]] = {}  # by host, the newest of its own, and of which chain
-        self._past: list[Reading] = []  # of links of chains that are no more
-        self._dialled: tuple[bytes, float] = (b"", 0.0)
+        self.mix_links: dict[int, Link] = {}
+        """By host: all others, or none."""
+        self._chains: dict[int, tuple[ChainNumber, Link]] = {}  # by host, that of the newest chain with it
+        self._past: list[Reading] = []  # of links that are no more
+        self._secret, self._seconds = b"", 0.0
         self.addresses: Sequence[Address] = ()
         """Addresses at which hosts listen, as was heard last; ("", 0) where one is lost."""
         self._lock = threading.Lock()
-        for role in self._links:
+        for role in (CHAIN, MIX):
             router.give(role, self._take)
 
     @property
     def chain(self) -> Mapping[int, Link]:
-        """By host: the one before, the one after."""
-        return self._links[CHAIN]
-
-    @property
-    def mix_links(self) -> Mapping[int, Link]:
-        """By host: all others, or none."""
-        return self._links[MIX]
+        """By host: the one before, the one after, in the chain of all."""
+        return {host: link for host, (number, link) in self._chains.items() if number == ALL_HOSTS}
 
     def _take(self, link: Link) -> None:
         hello, later = PeerHello.of(link), range(self.host + 1, len(self.hosts))
-        others = {*range(len(self.hosts))} - {self.host}
-        number, mixes = hello.number if hello.what == CHAIN else None, others if self.mixes else ()
-        if hello.host not in (mixes if hello.what == MIX else later[:1] if number is None else later):
-            link.blame(f"comes for {hello.what!r} as host {hello.host}, which is not expected here")
-        elif number is not None:
-            self._renew(hello.host, number, link)
-        else:
-            self._add(hello.what, hello.host, link)
-            if hello.again:
-                link.say(Placed())
+        others = {*range(len(self.hosts))} - {self.host} if self.mixes else ()
+        in_chain = later[:1] if hello.number == ALL_HOSTS else later
+        if hello.host not in (others if hello.what == MIX else in_chain) or hello.session != self._session:
+            what = f"{hello.what!r} of session {hello.session} as host {hello.host}"
+            link.blame(f"comes for {what}, which is not expected here")
+            return
+        self._place(hello, hello.host, link)
+        if hello.what == MIX:
+            link.say(Placed())
 
-    def _add(self, role: str, host: int, link: Link) -> None:
+    def _place(self, hello: PeerHello, host: int, link: Link) -> None:
+        """Put a link to a host in the place of another; not that for an earlier chain, which may come late."""
         link.patience, link.largest = self._patience, self._largest
         with self._lock:
-            old, self._links[role][host] = self._links[role].get(host), link
-        if old is not None:
-            old.close()
+            newest, old = self._chains.get(host, (hello.number, None))
+            if hello.what == MIX:
+                old, self.mix_links[host] = self.mix_links.get(host), link
+            elif newest <= hello.number:
+                self._chains[host] = hello.number, link
+            else:
+                old = link
+            if old is not None:
+                self._past.append((host, old.sent_bytes, old.received_bytes, 0.0))
+                old.close()
 
-    def dial(self, addresses: Sequence[Address], secret: bytes, seconds: float) -> None:
-        """Connect to the hosts before this one that it is to have links to, and wait for those after it.
+    def dial(self, addresses: Sequence[Address], secret: bytes, seconds: float, again: bool = False) -> None:
+        """Connect to the hosts before this one that it is to have links to, and wait for those after it; `again`:
+        connect to all that have an address here, but for those that are lost meanwhile, since this host was.
 
         Raises:
-            LinkError: one of those does not answer.
+            LinkError: one of those lives and does not answer.
             TimeoutError: one of these did not come within `seconds`; says which.
         """
-        wanted = {CHAIN: range(max(0, self.host - 1), self.host), MIX: range(self.host if self.mixes else 0)}
-        for role, earlier in wanted.items():
-            for host in earlier:
-                link = Link.connect(
-                    addresses[host],
-                    secret,
-                    PeerHello(role, self.host).said,
-                    seconds,
-                    options=LinkOptions(self._encrypts),
-                    expected=identity(self.hosts[host][0]),
-                )
-                self._add(role, host, link)
-        self.addresses, self._dialled = addresses, (secret, seconds)
-        later = range(self.host + 1, len(addresses))
+        self._secret, self._seconds = secret, seconds
+        self.addresses = (again and self.addresses) or addresses
+        for host in range(len(addresses) if again else self.host * self.mixes):
+            if self.addresses[host] == addresses[host]:
+                self._reach(MIX, ALL_HOSTS, host, DIAL_SECONDS if again else seconds)
+        if again:
+            return
+        if self.host:
+            self._reach(CHAIN, ALL_HOSTS, self.host - 1, seconds)
+        later = {*range(self.host + 1, len(addresses))}
 
         def missing() -> list[int]:
-            mixing = {*later} - {*self.mix_links} if self.mixes else set[int]()
-            return sorted({*later[:1]} - {*self.chain} | mixing)
+            mixing = later - {*self.mix_links} if self.mixes else set[int]()
+            return sorted(({self.host + 1} & later) - {*self.chain} | mixing)
 
         if not until(lambda: not missing(), seconds):
             raise TimeoutError(f"host {self.host} has waited {seconds:.0f} s for links from hosts {missing()}")
 
-    def dial_again(self, addresses: Sequence[Address], secret: bytes, seconds: float) -> None:
-        """Connect to all hosts that have an address here, but for those that are lost meanwhile: this host was.
+    def _reach(
+        self, role: str, number: ChainNumber, host: int, each: float, check: Callable[[], None] = lambda: None
+    ) -> Link | None:
+        """Return a link to a host, in its place; None: it is lost meanwhile. `check` is called before each attempt,
+        which takes at most `each` seconds.
 
         Raises:
-            LinkError: one lives and does not answer within `seconds`.
+            LinkError: it lives, and does not answer; and the errors of `check`.
         """
-        self._dialled, deadline = (secret, seconds), wall_clock() + seconds
-        self.addresses = self.addresses or addresses
-        for host, address in enumerate(addresses):
-            while address[1] and self.addresses[host] == address:
-                try:
-                    link = self._connect(MIX, host, address, again=True)
+        hello = PeerHello(role, self.host, number, self._session)
+        address, deadline = self.addresses[host], wall_clock() + self._seconds
+        link: Link | None = None  # one that is slow to get its place is waited for: another might get it before
+        while address[1] and self.addresses[host] == address:
+            check()
+            try:
+                link = link or Link.connect(
+                    address,
+                    self._secret,
+                    hello.said,
+                    self._patience,
+                    options=LinkOptions(self._encrypts),
+                    within=each,
+                    expected=identity(self.hosts[host][0]),
+                )
+                if hello.what == MIX:
                     link.hear(Dialect(Placed), DIAL_SECONDS)  # from the next part on it is used there
-                except LinkError:
-                    if wall_clock() > deadline:
-                        raise
+                self._place(hello, host, link)
+                return link
+            except LinkError as error:
+                if wall_clock() > deadline:
+                    raise
+                if not isinstance(error, LinkTimeout):
+                    link = None
                     pause(DIAL_SECONDS / 10)
-                    continue
-                self._add(MIX, host, link)
-                break
-
-    def _connect(
-        self, role: str, host: int, address: Address, number: tuple[int, int] | None = None, again: bool = False
-    ) -> Link:
-        """Connect to a host, that is tried for DIAL_SECONDS.
-
-        Raises:
-            LinkError: it does not answer, or another process does.
-        """
-        return Link.connect(
-            address,
-            self._dialled[0],
-            PeerHello(role, self.host, number, again).said,
-            self._patience,
-            options=LinkOptions(self._encrypts),
-            within=DIAL_SECONDS,
-            expected=identity(self.hosts[host][0]),
-        )
-
-    def _renew(self, host: int, number: tuple[int, int], link: Link) -> None:
-        """Put a link to a host for a chain in the place of another."""
-        link.patience, link.largest = self._patience, self._largest
-        with self._lock:
-            _, old = self._chains.get(host, (number, None))
-            self._chains[host] = number, link
-            if old is not None:
-                self._past.append((host, old.sent_bytes, old.received_bytes, 0.0))
-                old.close()
+        if link is not None:
+            link.close()
+        return None
 
     def open_chain(self, ends: ChainEnds) -> tuple[Link | None, Link | None]:
         """Connect to the hosts before and after this one in a chain of some of the hosts.
 
         Raises:
-            LinkError: the one before does not answer.
+            LinkError: the one before does not answer, or is lost.
             TimeoutError: the one after does not come.
         """
-        seconds = self._dialled[1]
-        deadline, number = wall_clock() + seconds, ends.number
         before: Link | None = None
-        while ends.before is not None and before is None:
-            ends.check()
-            try:
-                before = self._connect(CHAIN, ends.before, self.addresses[ends.before], ends.number)
-            except LinkTimeout:
-                if wall_clock() > deadline:
-                    raise
-        if ends.before is not None and before is not None:
-            self._renew(ends.before, number, before)
+        if ends.before is not None:
+            before = self._reach(CHAIN, ends.number, ends.before, DIAL_SECONDS, ends.check)
+            if before is None:
+                raise LinkError(f"host {ends.before} is lost")
 
         def come() -> bool:
             ends.check()
-            return ends.after is None or self._chains.get(ends.after, (None, None))[0] == number
+            return ends.after is None or self._chains.get(ends.after, (None, None))[0] == ends.number
 
-        if not until(come, seconds):
-            raise TimeoutError(f"host {self.host} has waited {seconds:.0f} s for the link of host {ends.after}")
+        if not until(come, self._seconds):
+            raise TimeoutError(f"host {self.host} has waited {self._seconds:.0f} s for the link of host {ends.after}")
         return before, None if ends.after is None else self._chains[ends.after][1]
 
     def readings(self) -> Iterator[Reading]:
         """Yield readings of each link."""
         with self._lock:
-            now = [(host, link.sent_bytes, link.received_bytes, 0.0) for host, (_, link) in self._chains.items()]
-            yield from [*self._past, *now]
-        for links in self._links.values():
-            for host, link in list(links.items()):
-                yield host, link.sent_bytes, link.received_bytes, 0.0
+            yield from [*self._past, *((host, one.sent_bytes, one.received_bytes, 0.0) for host, one in self._links())]
+
+    def _links(self) -> list[tuple[int, Link]]:
+        return [*self.mix_links.items(), *((host, link) for host, (_, link) in self._chains.items())]
 
     def close(self) -> None:
         """Close all links. Safe to call twice."""
-        for links in self._links.values():
-            for link in list(links.values()):
-                link.close()
-        for _, link in list(self._chains.values()):
+        for _, link in self._links():
             link.close()
 
 
@@ -243,8 +223,9 @@ class HostLinks:
         """Settle, when all have come: this is number `host` of `hosts`, which have these learners."""
         self.endpoint.settle(host, hosts)
         if self._synchronous:
-            patience, largest = self._terms.host_patience, 4 * parameters
-            self._peers = PeerLinks(self._router, hosts, host, patience, largest, self._all_to_all, self._terms.encrypt)
+            terms, largest = self._terms, 4 * parameters
+            own = terms.host_patience, largest, self._all_to_all, terms.encrypt, terms.session
+            self._peers = PeerLinks(self._router, hosts, host, *own)
 
     def meet(self, addresses: Sequence[Address], again: bool = False) -> None:
         """Connect to all other hosts, under a synchronous strategy; `again`: they have met, and this one was lost.
@@ -253,8 +234,7 @@ class HostLinks:
             LinkError, TimeoutError: one cannot be reached, or does not come.
         """
         if self._peers is not None:
-            dial = self._peers.dial_again if again else self._peers.dial
-            dial(addresses, self._place.secret, self._terms.patience_seconds)
+            self._peers.dial(addresses, self._place.secret, self._terms.patience_seconds, again)
 
     def peers(self, addresses: Sequence[Address], hosts: Sequence[Sequence[int]]) -> None:
         """Note addresses and ranks of hosts, as `ExchangeEndpoint.peers`."""

@@ -2,8 +2,7 @@
 
 All of it is said over the links for mixes, which are sealed; the process group itself (group.py) carries vectors only.
 The host that leads the run says which take part, so two halves of a network that was cut in two never both go on. Where
-all its own learners are dead it says so all the same, and takes no part (`make_for_others`). With C communicators so
-far:
+all its own learners are dead it says so all the same, and takes no part. With C communicators so far:
 
     ReadyForMeans     a host to the leader: it is ready for the next communicator; how many means are complete there
     CommunicatorMade  the leader to all that live: number C + 1, its members, and their complete means
@@ -11,12 +10,13 @@ far:
 
 A host that waits for one of these ends its wait when the communicator is broken, a member is lost, or the part is over.
 Where the leader itself is lost, the others wait for one that leads in its place (control/succession.py), and come to
-that. It may have begun this part later than they, so they come to it again and again.
+that. It may begin this part later than they: what comes before waits for that (base.py).
 
 There is one communicator a part of a segment, made at the first mean. When a host is lost, or the communicator fails,
 it is given up, and the hosts that are left make another and repeat the mean under way without the lost host. Some may
-have completed that mean before: then the others are given theirs, so that all have the same. Whether a run goes on
-without a host is not for means to say.
+have completed that mean before: then the others are given theirs, so that all have the same. So a host comes to another
+communicator also while its learners have not come to the next mean, and where that was their last (`attend`). Whether a
+run goes on without a host is not for means to say.
 """
 
 import math
@@ -42,8 +42,6 @@ from roundelay.runtime.hosts.transport.wire import Link, LinkError
 from roundelay.runtime.messages import InvalidMessage
 from roundelay.runtime.procs.coordination.means import MemberLost
 
-READY_AGAIN_SECONDS = 1.0
-"""Interval at which a host that is ready says so again."""
 CALL_SECONDS = 1e-3
 """Longest pause between two looks whether a call of a library is through, which rings no bell."""
 
@@ -78,7 +76,7 @@ class CommunicatorAgreement:
         self._changed = threading.Condition()
         self._lost: set[int] = set()  # hosts whose links are gone
         self._come: dict[int, ReadyForMeans] = {}  # to this host, if it leads: hosts ready for the next one
-        self._answered: dict[int, int] = {}  # by host, the number of the last communicator this one has made with it
+        self._coming: tuple[int, ReadyForMeans] | None = None  # said to a leader that has not answered
         self._terms = CommunicatorTerms(0, (), ())  # the newest
         self._broken = 0  # number of the newest that is of no more use
         self._keys: dict[tuple[int, str], bytes] = {}
@@ -102,8 +100,7 @@ class CommunicatorAgreement:
         with self._changed:
             match message:
                 case ReadyForMeans():
-                    if message.newest >= self._answered.get(host, 0):  # else it was said again before it was answered
-                        self._come[host] = message
+                    self._come[host] = message
                 case CommunicatorMade() if host != self._leader():
                     return True  # the last words of one that led
                 case CommunicatorMade(terms=terms):
@@ -170,22 +167,44 @@ class CommunicatorAgreement:
         """Return the next communicator, with all hosts that live.
 
         Raises:
+            CommunicatorBroken: no learner of this host lives.
             LinkError: the host that leads does without this one.
             TimeoutError: a host does not come, or none leads.
             PartOver.
         """
-        deadline, leader, ready = time.monotonic() + self._seconds, -1, self._ready(progress)
-        while (now := self._leader()) != self._host:
-            if now != leader:
-                leader, ready = now, self._ready(progress)
-            self._tell([leader], ready)
-            if self._await_terms(ready, leader):
-                return self._terms
+        deadline = time.monotonic() + self._seconds
+        while (terms := self.come(progress, deadline)) is None:
+            if not self.lives:
+                raise CommunicatorBroken(f"all learners of host {self._host} are dead")
             if time.monotonic() > deadline:
-                raise TimeoutError(
-                    f"host {self._host} has waited {self._seconds:g} s for the host that leads to begin means"
-                )
-        return self._invite(self._ready(progress))
+                leads = self._leader() == self._host
+                whom = "all hosts to be ready for means" if leads else "the host that leads to begin means"
+                raise TimeoutError(f"host {self._host} has waited {self._seconds:g} s for {whom}")
+        return terms
+
+    def come(self, progress: MeansDone, deadline: float) -> CommunicatorTerms | None:
+        """Come to the next communicator, and return it, once it is made; None: it is not by that time, or another host
+        leads now. The host that leads makes it when all others have come; one without learners that live is in none.
+
+        Raises:
+            LinkError: the host that leads does without this one.
+            PartOver.
+        """
+        leader, lived = self._leader(), self.lives
+
+        def over() -> bool:
+            return self._leader() != leader or self.lives != lived or time.monotonic() > deadline
+
+        if leader == self._host:
+            made = self._make(progress, over)
+        else:
+            made = lived and self._await_terms(leader, progress, over)
+        return self._terms if made and self._host in self._terms.members else None
+
+    @property
+    def lives(self) -> bool:
+        """Does a learner of this host live?"""
+        return self._alive(self._host)
 
     def _ready(self, progress: MeansDone) -> ReadyForMeans:
         """Return the message of this host that it is ready. The next communicator has a number of which no host has
@@ -194,48 +213,39 @@ class CommunicatorAgreement:
             heard = [number for number, _ in (*self._weights, *self._keys)]
             return ReadyForMeans(self._part.number, progress, max(self._terms.number, self._broken, *heard, 0))
 
-    def _invite(self, ready: ReadyForMeans) -> CommunicatorTerms:
-        with self._changed:
-            self._come[self._host] = ready
-            self._wait(self._all_ready, self._part.check, "for all hosts to be ready for means", self._seconds)
-        terms = self._make()
-        if self._host not in terms.members:
-            raise CommunicatorBroken(f"all learners of host {self._host} are dead")
-        return terms
+    def _make(self, progress: MeansDone, over: Callable[[], bool]) -> bool:
+        """Make the next communicator once all others are ready for one; False: they were not before it is `over`."""
 
-    def make_for_others(self) -> None:
-        """Make the next communicator where this host leads, all others are ready for one, and no learner here lives."""
-        with self._changed:
-            due = self._leader() == self._host and self._come and self._all_ready()
-        if due:
-            self._make()
+        def due() -> bool:
+            ready = {*self._links} <= {*self._come, *self._gone([*self._links])}
+            return ready and (bool(self._come) or self.lives)
 
-    def _all_ready(self) -> bool:
-        return {*self._links} <= {*self._come, *self._gone([*self._links])}
-
-    def _make(self) -> CommunicatorTerms:
         with self._changed:
-            came, self._come = self._come, {}
+            self._wait(lambda: due() or over(), self._part.check, "", None)
+            if not due():
+                return False
+            came, self._come = self._come | {self._host: self._ready(progress)}, {}
             members = tuple(host for host in sorted(came) if not self._gone([host]))
             number = 1 + max(one.newest for one in came.values())
             self._terms = terms = CommunicatorTerms(number, members, tuple(came[host].progress for host in members))
-            self._answered.update(dict.fromkeys(members, number))
         self._tell([*self._links], CommunicatorMade(self._part.number, terms))
-        return terms
+        return True
 
-    def _await_terms(self, ready: ReadyForMeans, leader: int) -> bool:
-        """Wait for the next communicator, for a while; False: none was made meanwhile."""
-        again = time.monotonic() + READY_AGAIN_SECONDS
-
-        def answered() -> bool:
-            return self._terms.number > ready.newest or self._leader() != leader or time.monotonic() > again
-
+    def _await_terms(self, leader: int, progress: MeansDone, over: Callable[[], bool]) -> bool:
+        """Say that this host is ready for the next communicator, if it has not yet, and wait for that; False: none was
+        made before it is `over`."""
+        if self._coming is None or self._coming[0] != leader:
+            self._coming = leader, self._ready(progress)
+            self._tell([leader], self._coming[1])
+        ready = self._coming[1]
         with self._changed:
-            self._wait(answered, self._part.check, "", None)
-            made = self._terms.number > ready.newest
-        if made and self._host not in self._terms.members:
-            raise LinkError("the host that leads takes this one for lost")
-        return made
+            self._wait(lambda: self._terms.number > ready.newest or over(), self._part.check, "", None)
+            if self._terms.number <= ready.newest:
+                return False
+            self._coming = None
+            if self._host not in self._terms.members:
+                raise LinkError("the host that leads takes this one for lost")
+        return True
 
     def abandon(self, terms: CommunicatorTerms) -> None:
         """Let all members know that a communicator is of no more use."""
@@ -313,6 +323,7 @@ class AgreedTransport(MeanTransport, Generic[C]):
         self._agreement, self._way, self._seconds = agreement, way, seconds
         self._communicator: C | None = None
         self._progress = MeansDone()
+        self._last: LocalMean | None = None  # to which learners here have come
 
     def heard(self, host: int, message: OfPart) -> bool:
         return self._agreement.heard(host, message)
@@ -325,27 +336,48 @@ class AgreedTransport(MeanTransport, Generic[C]):
         if self._communicator is not None:
             self._communicator.end()
 
+    def attend(self) -> None:
+        try:
+            if self._communicator is not None:
+                self._agreement.check(self._communicator.terms)
+                return
+            needed = self._progress.done or not self._agreement.lives
+            soon = time.monotonic() + LISTEN_SECONDS
+            if needed and (terms := self._agreement.come(self._progress, soon)) is not None:
+                self._renew(terms)
+        except CommunicatorBroken:
+            self._give_up()
+
     def take(self, mean: LocalMean) -> None:
-        deadline = math.inf  # of a mean that has failed
+        deadline, self._last = math.inf, mean  # of a mean that has failed
         while self._progress.done < mean.number:
             try:
                 if self._communicator is None:
-                    self._communicator = self._connect(self._agreement.agree(self._progress))
-                    self._catch_up(self._communicator, mean)
+                    self._renew(self._agreement.agree(self._progress))
                 else:
                     self._sum(self._communicator, mean)
-                self._communicator.idle = True
+                    self._communicator.idle = True
             except (CommunicatorBroken, MemberLost) as broken:
-                communicator, self._communicator = self._communicator, None
-                if communicator is not None:
-                    self._agreement.abandon(communicator.terms)
-                    communicator.end()
+                self._give_up()
                 self._note(mean)
                 deadline = min(deadline, time.monotonic() + self._seconds)
                 if time.monotonic() > deadline:
                     raise LinkError(f"means by {self._way} have ended: {broken}") from broken
                 if self._progress.done < mean.number:
-                    mean = mean.share.next(mean.number)  # perhaps without a learner that has died
+                    mean = self._last = mean.share.next(mean.number)  # perhaps without a learner that has died
+
+    def _renew(self, terms: CommunicatorTerms) -> None:
+        """Begin with another communicator; all members come to have the newest mean that one has complete."""
+        self._communicator = communicator = self._connect(terms)
+        self._catch_up(communicator)
+        communicator.idle = True
+
+    def _give_up(self) -> None:
+        """Give up the communicator, if there is one."""
+        communicator, self._communicator = self._communicator, None
+        if communicator is not None:
+            self._agreement.abandon(communicator.terms)
+            communicator.end()
 
     def _note(self, mean: LocalMean) -> None:
         """Note the mean's number where it is complete, by any thread: this host's learners may have used it."""
@@ -364,14 +396,14 @@ class AgreedTransport(MeanTransport, Generic[C]):
             CommunicatorBroken, LinkError, TimeoutError, PartOver.
         """
 
-    def _catch_up(self, communicator: C, mean: LocalMean) -> None:
+    def _catch_up(self, communicator: C) -> None:
         """Give a mean that some hosts have complete, and others not, to these."""
         progress = communicator.terms.progress
         newest = max(progress, key=lambda one: one.done)
-        if any(one.done != newest.done for one in progress):
-            self._pass_on(communicator, mean, progress.index(newest))
+        if self._last is not None and any(one.done != newest.done for one in progress):
+            self._pass_on(communicator, self._last, progress.index(newest))
             if self._progress.done < newest.done:
-                self._complete(mean, newest.total)
+                self._complete(self._last, newest.total)
 
     @abstractmethod
     def _pass_on(self, communicator: C, mean: LocalMean, source: int) -> None:

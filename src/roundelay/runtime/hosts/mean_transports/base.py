@@ -91,7 +91,8 @@ class MeansPart:
         """Return the next message of this part. The rest of an earlier part is passed over.
 
         Raises:
-            PartOver, LinkError.
+            PartOver: also where the other end has begun a later one, whose first message is left for that.
+            LinkError.
         """
         while True:
             try:
@@ -99,8 +100,12 @@ class MeansPart:
             except LinkTimeout:
                 self.check()
                 continue
-            if isinstance(message, OfPart) and message.part == self.number:
+            assert isinstance(message, OfPart)
+            if message.part == self.number:
                 return message
+            if message.part > self.number:
+                link.unread(message)
+                raise PartOver
 
 
 def as_bytes(vector: Tensor) -> Any:
@@ -178,13 +183,15 @@ class LocalShare:
 
     Args:
         here: their ranks.
-        goes_on: those that die are left out; called now and then once all have.
+        attend: called now and then while they have not all come to the next mean.
+        goes_on: are those that die left out?
     """
 
     def __init__(
-        self, arena: Arena, here: Sequence[int], part: MeansPart, goes_on: Callable[[], None] | None = None
+        self, arena: Arena, here: Sequence[int], part: MeansPart, attend: Callable[[], None], goes_on: bool
     ) -> None:
-        self._arena, self._here, self._part, self._goes_on = arena, list(here), part, goes_on
+        self._arena, self._here, self._part = arena, list(here), part
+        self._attend, self._goes_on = attend, goes_on
         self._present = self._here  # in the mean under way
         self._alive = arena.liveness.alive
         self._sequences, self._between = arena.sequences, arena.view(HostMeanSequences)
@@ -197,7 +204,14 @@ class LocalShare:
             PartOver.
         """
         sequences = self._sequences
-        self._part.until(lambda: self._have_come(number))
+
+        def come() -> bool:
+            found = self._have_come(number)
+            if not found:
+                self._attend()
+            return found
+
+        self._part.until(come)
         here = self._present
         parity = int(sequences.sent_seq[here[0]]) % 2
         sources = [int(sequences.source[parity, rank]) for rank in here]
@@ -214,11 +228,9 @@ class LocalShare:
         """Return True if all learners that are waited for have come to mean `number`. Note the learners that are
         present; a dead one is present if its vector is complete."""
         sent = self._between.global_sent_seq
-        if self._goes_on is None:
+        if not self._goes_on:
             return bool((sent[self._here] >= number).all())
         living = [rank for rank in self._here if self._alive[rank]]  # before the numbers are read:
-        if not living:
-            self._goes_on()
         there = [rank for rank in self._here if sent[rank] >= number]  # those of the dead are final then
         self._present = [rank for rank in there if rank in living or not self._between.ready_from[rank]]
         return bool(living) and {*living} <= {*there}
@@ -242,7 +254,7 @@ class LocalShare:
         Raises:
             MemberLost: one never will be, since its learner has died.
         """
-        if self._goes_on is not None:
+        if self._goes_on:
             gone = [rank for rank in self._present if not self._alive[rank]]  # before its number is read
             for rank in gone:
                 if self._between.ready_from[rank] > first:
@@ -275,6 +287,14 @@ class MeanTransport(ABC):
         Raises:
             PartOver: the part of the segment is over.
             LinkError, TimeoutError: it cannot be taken any more; says why.
+        """
+
+    def attend(self) -> None:  # noqa: B027 most have nothing
+        """Do what other hosts need of this one while its learners have not come to the next mean, and where they will
+        come to no other.
+
+        Raises:
+            PartOver, LinkError, TimeoutError.
         """
 
     def threads(self) -> Mapping[str, Callable[[], None]]:

@@ -6,6 +6,7 @@ has.
     listener     a verdict, and if that is good its own proof
     both         their identities, in a first frame under the first keys
     both         change to keys that depend on all that was said so far, the identities included
+    connector    that it has taken the link; before that the listener gives it to no part of the run
 
 A proof is a keyed hash (HMAC-SHA256, RFC 2104) over all that was said before. It names the role it is made in, so it
 cannot be sent back as the other's, and nonces are fresh, so a recorded conversation opens nothing. Keys come from the
@@ -157,7 +158,7 @@ def sizes(size: int) -> Iterator[int]:
 
 
 MAGIC = b"RNDL"
-PROTOCOL_VERSION = 9
+PROTOCOL_VERSION = 10
 NONCE_BYTES = 32
 PROOF_BYTES = 32
 GREETING = struct.Struct(f"!4sBB{NONCE_BYTES}s")
@@ -224,7 +225,7 @@ def introduce(hear: Hear, say: Say, secret: bytes, encrypts: bool) -> Keys:
     if verdict == OTHER_MODE or mode != encrypts:
         raise Refused(_other_mode(encrypts))
     if verdict == UNPROVED:
-        raise Refused("takes us for a stranger: is the run's secret the same there?")
+        raise Refused("takes us for a stranger: the run's secret is another one there")
     if verdict != WELCOME or not hmac.compare_digest(_prove(secret, "listener", greeting + answer), found):
         raise Refused("does not know the run's secret")
     return Keys("connector", secret, theirs + ours, encrypts, greeting + answer)

@@ -117,6 +117,8 @@ SHORTEST_PAUSE, LONGEST_PAUSE = 0.02, 0.5
 """Seconds between attempts to connect: each pause is twice the one before."""
 RELAY = "relay"
 """Role of links to a relay (relay.py)."""
+TAKEN = "taken"
+"""The connector's first word. One that has given a connection up never says it, however late the rest comes through."""
 SMALL_BYTES = 1 << 12
 """Buffer of a thread for records as long as all are small."""
 
@@ -170,6 +172,7 @@ class Link(Stream):
         self._sending = threading.Lock()
         self._out: Sealer
         self._in: Sealer
+        self._unread: Message | None = None
         self.largest = largest
         """Bytes of a payload, either way: this link's purpose needs no more."""
         self.hello: dict[str, Any] = {}
@@ -272,10 +275,13 @@ class Link(Stream):
         if wrong:
             wanted = ", ".join(f"{name} {value!r}" for name, value in expected.items())
             raise UnknownPeer(f"{self.peer} is not {wanted}: it says {', '.join(wrong)}")
+        self.send(TAKEN, {})
 
     def admit(self, secret: bytes, hello: dict[str, Any], encrypts: bool, deadline: float) -> None:
         """Admit the other end, as the side that listens."""
         self._exchange_hellos(hello, self._agree(handshake.admit, secret, encrypts, deadline), deadline)
+        if (kind := self.receive(max(0.0, deadline - time.monotonic())).kind) != TAKEN:
+            raise self.blame(f"says {kind!r} before it has taken the link")
 
     def _agree(
         self, how: Callable[..., handshake.Keys], secret: bytes, encrypts: bool, deadline: float
@@ -328,11 +334,18 @@ class Link(Stream):
         Raises:
             LinkTimeout, LinkClosed, BadFrame: also where it is none of `dialect`.
         """
+        if (unread := self._unread) is not None:
+            self._unread = None
+            return unread
         frame = self.receive(timeout, into)
         try:
             return dialect.read(frame)
         except InvalidMessage as error:
             raise self.blame(f"says what is no message of ours: {error}") from error
+
+    def unread(self, message: Message) -> None:
+        """Let a message that was heard, and has no payload, be the next that is heard."""
+        self._unread = message
 
     def send(self, kind: str, header: dict[str, Any], payload: Sequence[Any] = ()) -> None:
         """Send one frame; `payload` is the bytes of these buffers, one after the other, as they are while they are
