@@ -9,12 +9,23 @@ import pytest
 import torch
 
 from roundelay.core.errors import UserError
+from roundelay.core.files import DiskFull
 from roundelay.core.flat import CHUNK
 from roundelay.runtime.attached.entering import AttachTerms, Entrance
 from roundelay.runtime.attached.turns import Turns
 from roundelay.runtime.hosts.options import SessionHostOptions
 from roundelay.runtime.launch.world import HostPlace, World
-from roundelay.runtime.trace import Access, Kind, TraceEvent, TraceWriter, Use, hash_of, read_events, session_folder
+from roundelay.runtime.trace import (
+    Access,
+    Kind,
+    TraceEvent,
+    TraceWriter,
+    Use,
+    hash_of,
+    read_events,
+    session_folder,
+    write_entry,
+)
 from roundelay.strategies import make_strategy
 from support import attached_recording
 from support.attached_hosts import HostsOfLearners
@@ -228,3 +239,13 @@ def test_a_record_with_a_death_or_of_something_else_is_refused(tmp_path: Path) -
     (folder / "rank-0.bin").write_bytes(b"\x63" * 32)
     with pytest.raises(UserError, match=r"rank-0\.bin: has an event of unknown kind"):
         Turns(folder, 1)
+
+
+def test_a_full_disk_is_named(tmp_path: Path) -> None:
+    """By a device that always is."""
+    for name in ("rank-0.bin", "trace.jsonl"):
+        (tmp_path / name).symlink_to("/dev/full")
+    with pytest.raises(DiskFull, match=r"rank-0\.bin: the disk is full"):
+        TraceWriter(tmp_path, 0).note(Kind.STEP, mine=0)
+    with pytest.raises(DiskFull, match=r"trace\.jsonl: the disk is full"):
+        write_entry(tmp_path, "learner", "trace.jsonl")

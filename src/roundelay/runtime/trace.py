@@ -31,7 +31,7 @@ from safetensors.torch import load, save
 from torch import Tensor
 
 from roundelay.core.errors import UserError
-from roundelay.core.files import json_line, parse_json
+from roundelay.core.files import json_line, parse_json, unwritable
 from roundelay.core.flat import CHUNK
 from roundelay.runtime.base import ClusterState, of_centre
 from roundelay.runtime.gathering import LEARNT
@@ -224,10 +224,19 @@ class TraceWriter:
 
     def __init__(self, folder: Path, rank: int, new: bool = False, carried: bool = False) -> None:
         how = os.O_WRONLY | os.O_CREAT | os.O_APPEND | os.O_CLOEXEC | (os.O_EXCL if new else 0)
-        self._file = os.open(_path(folder, rank, carried), how, 0o644)
+        self._path = _path(folder, rank, carried)
+        self._file = os.open(self._path, how, 0o644)
 
     def note(self, kind: Kind, peer: int = -1, mine: int = -1, theirs: int = -1, value: float = 0.0) -> None:
-        os.write(self._file, _FORMAT.pack(kind, peer, mine, theirs, value))
+        """Note an event.
+
+        Raises:
+            UserError: the disk is full, or the file cannot be written for another reason.
+        """
+        try:
+            os.write(self._file, _FORMAT.pack(kind, peer, mine, theirs, value))
+        except OSError as error:
+            raise unwritable(self._path, error) from error
 
     def close(self) -> None:
         """Close the file."""
@@ -382,10 +391,17 @@ def entries_of_host(here: Sequence[int] | None) -> str:
 
 
 def write_entry(folder: Path, what: str, into: str = Recorder.FILE, **entry: Any) -> None:
-    """Append an entry to the file named `into`; several processes may append to it."""
+    """Append an entry to the file named `into`; several processes may append to it.
+
+    Raises:
+        UserError: the disk is full, or the file cannot be written for another reason.
+    """
     line = json_line({"what": what, **entry}) + "\n"
-    with open(folder / into, "ab", buffering=0) as file:
-        file.write(line.encode())
+    try:
+        with open(folder / into, "ab", buffering=0) as file:
+            file.write(line.encode())
+    except OSError as error:
+        raise unwritable(folder / into, error) from error
 
 
 def read_entries(folder: Path) -> Iterator[dict[str, Any]]:
