@@ -12,7 +12,7 @@ import numpy.typing as npt
 import torch
 
 from roundelay.core.errors import UserError
-from roundelay_speech.data.arrays import Float32
+from roundelay_speech.data.arrays import Bools, Float32
 from roundelay_speech.features.fbank import LOG_FLOOR, band_centres, fbank
 from roundelay_speech.features.parts import FeatureConfig
 from roundelay_speech.features.store import FeatureStore, SpeakerStats, SpeakerSums, StoredPart
@@ -115,9 +115,14 @@ class Hearing:
         """Return the frames of features (T, F) from the first with sound to the last: silence on either side, however
         long it is, has no words, and tells nothing of a speaker. Pauses between words do, for training speakers have
         them."""
-        mean, std = self.usual
-        sound = np.flatnonzero(np.ptp(features - (mean - _ROOM * std), axis=1) > _ROOM_AT_MOST)
+        sound = np.flatnonzero(self.sounding(features))
         return slice(int(sound[0]), int(sound[-1]) + 1) if len(sound) else slice(0, len(features))
+
+    def sounding(self, features: Float32) -> Bools:
+        """Return (T,) True for the frames of features (T, F) with any sound."""
+        mean, std = self.usual
+        found: Bools = np.ptp(features - (mean - _ROOM * std), axis=1) > _ROOM_AT_MOST
+        return found
 
     def telephone(self, features: Float32, rate: int) -> Float32:
         """Return (T, B) log mel energies of the bands that a telephone lets through, of features (T, F)."""

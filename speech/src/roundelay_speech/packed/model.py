@@ -26,7 +26,7 @@ from roundelay.core.errors import UserError
 from roundelay.core.files import read_json
 from roundelay.core.folders import PACKED
 from roundelay.core.progress import Progress, Silent
-from roundelay_speech.data.arrays import Float32, Float64
+from roundelay_speech.data.arrays import Bools, Float32, Float64
 from roundelay_speech.data.processes import Here, batched, start_workers
 from roundelay_speech.decode.alternatives import (
     NO_ALTERNATIVES,
@@ -282,10 +282,18 @@ class Model:
         rows, before = -(-len(features) // every), sound.start // every
         if len(total) == rows:
             return total
-        silence = np.full((rows, total.shape[1]), _NOT_SAID, np.float32)
-        silence[:, self._quiet] = 0.0
-        silence[before : before + len(total)] = total
-        return silence
+        found = np.zeros((rows, total.shape[1]), np.float32)
+        found[before : before + len(total)] = total
+        outside = np.ones(rows, bool)
+        outside[before : before + len(total)] = False
+        self.silence(found, outside)
+        return found
+
+    def silence(self, scores: Float32, where: Bools) -> None:
+        """Make some of log-likelihoods (T, S) those of silence."""
+        if where.any():
+            scores[where] = _NOT_SAID
+            scores[np.ix_(where, self._quiet)] = 0.0
 
     def words(self, scores: Float32, *, times: bool = True) -> Transcript:
         """Return the words that the search finds in log-likelihoods (T, S), even where there is no speech."""
