@@ -160,15 +160,13 @@ def cell_records(grid: Grid, outcomes: Sequence[CellOutcome]) -> list[CellRecord
 
 def record_of(outcome: CellOutcome) -> CellRecord:
     """Return the record of one cell. A run that cannot be read makes it a failed one."""
-    cell, what, run = outcome.cell, outcome.cell.configuration, None
+    cell, what, numbers = outcome.cell, outcome.cell.configuration, dict[str, Any]()
     try:
         run = load_run(cell.exp) if outcome.trained else None
     except UserError as error:
-        outcome = CellOutcome(cell, CellState.FAILED, trained=False, error=str(error))
-    numbers = (
-        {}
-        if run is None
-        else {
+        run, outcome = None, CellOutcome(cell, CellState.FAILED, trained=False, error=str(error))
+    if run is not None:
+        numbers = {
             "dev_cross_entropy": run.cross_entropy,
             "dev_accuracy": run.accuracy,
             "wer": {split: errors.wer for split, errors in run.results.wer.items()},
@@ -179,7 +177,6 @@ def record_of(outcome: CellOutcome) -> CellRecord:
             "staleness_largest": run.stale_largest,
             "consensus_distance": run.results.consensus_distance,
         }
-    )
     return CellRecord(
         directory=cell.exp,
         axes=dict(what.axes),
