@@ -103,7 +103,7 @@ __all__ = [
 
 
 def __getattr__(name: str) -> object:
-    """Return the function or class of this name, loaded now."""
+    """Return the public function or class `name`, loaded at its first use."""
     if name in _PLACES:
         with uncollected():
             module = _PLACES[name]

@@ -37,13 +37,13 @@ VERSION = 2
 """Version 1 of a checkpoint had a crc32 of the tensors and none of the JSON, that of a session's part did not name its
 tensors; both are still read."""
 PLAIN_VALUES = "plain values"
-"""Name of the tensor that has a part's JSON, where it is in no file."""
+"""Name of the tensor that holds a part's JSON in packed bytes, where no file does."""
 DAMAGED = ".damaged"
-"""Ends the names of files that were set aside."""
+"""Ending of the names of damaged files that were set aside."""
 RETRY_SECONDS = 5.0
 """Seconds before a full disk is tried again."""
 DISK_LOOK_SECONDS = 0.2
-"""Interval at which it is asked meanwhile whether to stop."""
+"""Seconds between two questions, while a full disk is waited for, whether to stop."""
 S = TypeVar("S")
 T = TypeVar("T")
 
@@ -58,7 +58,7 @@ class Part:
 
 
 def write_part(path: Path, meta: Mapping[str, Any], tensors: Mapping[str, Tensor]) -> None:
-    """Write the part whose JSON is `path`; one of before stays whole until this one is.
+    """Write the part whose JSON is `path`; an earlier part there stays whole until this one is complete.
 
     Raises:
         UserError: the disk is full or not writable; names the file.
@@ -72,7 +72,7 @@ def write_part(path: Path, meta: Mapping[str, Any], tensors: Mapping[str, Tensor
 
 
 def pack_part(meta: Mapping[str, Any], tensors: Mapping[str, Tensor]) -> bytes:
-    """Return a part that goes to another process, and to no disk."""
+    """Pack a part into bytes, to send it to another process."""
     return save({**tensors, PLAIN_VALUES: torch.frombuffer(bytearray(json.dumps(meta).encode()), dtype=torch.uint8)})
 
 
@@ -86,14 +86,15 @@ def read_meta(path: Path) -> dict[str, Any]:
     """Return the plain values of the part whose JSON is `path`.
 
     Raises:
-        Damaged: it is not as it was written.
-        UserError: it is of a version that this program does not read.
+        Damaged: the JSON is not as it was written.
+        UserError: the part is of a version that this program does not read.
     """
     return _read(path)[0]
 
 
 def _read(path: Path) -> tuple[dict[str, Any], dict[str, str]]:
-    """Return plain values, and checksums of tensors by name of file; none of a checkpoint of version 1."""
+    """Return the plain values of a part, and the checksums of its files of tensors, by name; a checkpoint of version 1
+    has none."""
     meta, sums = read_sums(path, "")
     version = meta.get("version")
     if sums and version == 1:
@@ -113,7 +114,7 @@ def read_part(path: Path) -> Part:
 
     Raises:
         Damaged: a file is missing or not as it was written; names it.
-        UserError: it is of a version that this program does not read.
+        UserError: the part is of a version that this program does not read.
     """
     meta, data = _whole(path)
     try:
@@ -128,7 +129,7 @@ def check_part(path: Path) -> None:
 
 
 def _whole(path: Path) -> tuple[dict[str, Any], bytes]:
-    """Return plain values and the bytes of the tensors."""
+    """Read a part whole, held to its checksums; return its plain values and the bytes of its tensors."""
     meta, sums = _read(path)
     tensors = path.with_name(meta["tensors"])
     try:
@@ -143,10 +144,10 @@ def _whole(path: Path) -> tuple[dict[str, Any], bytes]:
 
 @dataclass(frozen=True)
 class Checkpoint:
-    """A cluster's state and the run's own position, as plain JSON values.
+    """A checkpoint of a run: the state of all learners, and the run's position as plain JSON values.
 
     Attributes:
-        trained: by which strategy; None: an earlier version did not say.
+        trained: the strategy that trained it; None: saved by a version that did not note it.
     """
 
     state: ClusterState
@@ -155,7 +156,7 @@ class Checkpoint:
 
 
 def save_checkpoint(folder: Path, name: str, checkpoint: Checkpoint) -> Path:
-    """Write it; the previous checkpoint stays whole until this one is. Returns the JSON's path.
+    """Write a checkpoint; the previous one stays whole until this one is complete. Return the path of its JSON.
 
     Raises:
         UserError: the disk is full or not writable; names the file.
@@ -171,7 +172,7 @@ def load_checkpoint(path: Path) -> Checkpoint:
 
     Raises:
         Damaged: a file is missing or not as it was written; names it.
-        UserError: it is of a version that this program does not read.
+        UserError: the checkpoint is of a version that this program does not read.
     """
     part = read_part(path)
     try:
@@ -184,7 +185,8 @@ def load_checkpoint(path: Path) -> Checkpoint:
 
 
 def _tensors(path: Path) -> tuple[Path, ...]:
-    """Return files of tensors of the part whose JSON is `path`; likely ones, if that cannot be read."""
+    """Return the files of tensors of the part whose JSON is `path`; those with the usual names, if the JSON cannot be
+    read."""
     try:
         meta = read_json(path)
     except UserError:
@@ -196,19 +198,20 @@ def _tensors(path: Path) -> tuple[Path, ...]:
 
 
 def checkpoints(folder: Path) -> list[Path]:
-    """Return the JSON of every checkpoint, the newest last."""
+    """Return the paths of the JSONs of all checkpoints in `folder`, the newest last."""
     return sorted(folder.glob("*.json"), key=lambda path: path.stem)
 
 
 def latest(folder: Path) -> Path | None:
-    """Return the newest checkpoint, by name; whether it is whole is for `load_checkpoint` to find."""
+    """Return the newest checkpoint in `folder`, by name; None if there is none. `load_checkpoint` finds whether it is
+    whole."""
     found = checkpoints(folder)
     return found[-1] if found else None
 
 
 def newest_whole(saves: Iterable[S], read: Callable[[S], T | None]) -> tuple[T | None, dict[S, str]]:
-    """Return the result of `read` for the first of `saves`, the newest first, that is whole and of which it makes
-    anything; and the damaged ones before it, each with its fault."""
+    """Find the newest save that is whole. Return the first result of `read` over `saves` (newest first) that is not
+    None, and the damaged saves before it, each with its fault."""
     damaged = dict[S, str]()
     for one in saves:
         try:
@@ -225,14 +228,14 @@ def files_of(path: Path) -> tuple[Path, ...]:
 
 
 def set_aside(path: Path) -> None:
-    """Rename the files of a damaged part, so that it does not count any more; the JSON first."""
+    """Rename the files of a damaged part, the JSON first, so that the part is not found any more."""
     files = [file for file in files_of(path) if file.exists()]
     for file in files:
         file.replace(file.with_name(file.name + DAMAGED))
 
 
 def bytes_of(vectors: Collection[Tensor]) -> int:
-    """Return the room on disk that a checkpoint of these vectors needs, but for its JSON."""
+    """Return the bytes on disk that a checkpoint of these vectors needs, without its JSON."""
     return sum(vector.numel() * vector.element_size() for vector in vectors)
 
 
@@ -251,16 +254,17 @@ class Room:
     """Waits, where a disk is full, until there is room.
 
     Args:
-        patience: seconds, after which the wait ends with the error; 0: it is not waited.
-        asked: whether the run is to stop; ends the wait too.
-        say: told of the wait, once each.
+        patience: seconds after which the wait ends with the error; 0: no wait.
+        asked: returns True if the run is to stop, which ends the wait too.
+        say: called with a sentence when a wait begins.
     """
 
     def __init__(self, patience: float, asked: Callable[[], bool], say: Callable[[str], None]) -> None:
         self._patience, self._asked, self._say = patience, asked, say
 
     def wait_for(self, write: Callable[[], T], folder: Path, needed: int = 0) -> T:
-        """Call `write`, which needs about so many bytes in `folder`, again after `DiskFull`; returns its result.
+        """Call `write`, again after each `DiskFull`, until it succeeds; return its result. It needs about `needed`
+        bytes in `folder`.
 
         Raises:
             DiskFull: there is still no room.

@@ -58,8 +58,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
 
 def _parse(words: Sequence[str]) -> argparse.Namespace:
-    """Parse the words; overrides may stand anywhere, also after flags, where argparse alone would not know them. Words
-    behind -- are kept as they are, where a command hands them on."""
+    """Parse the words of a command line. Overrides may stand anywhere, also after flags, where argparse alone would not
+    know them; words behind -- are kept as they are for commands that hand them on."""
     place = next((i for i, word in enumerate(words) if not word.startswith("-")), len(words))
     parser, commands = _parsers(*words[place : place + 1])
     parser.check_names(words[:place])
@@ -103,7 +103,7 @@ def command_parsers() -> dict[str, Parser]:
 
 def _parsers(asked: str = "help") -> tuple[Parser, dict[str, Parser]]:
     """Return the parser of the whole command line, and that of each command. Commands of other packages are looked for
-    where this one does not have the command, and for the list of all."""
+    if this package lacks the command `asked`, and for the list of all."""
     parser = Parser(prog="roundelay", description=ABOUT, epilog=FIRST_STEPS)
     parser.add_argument("--version", action="version", version=f"roundelay {__version__}", help="print the version")
     adding = parser.add_subparsers(title="commands", required=True, metavar="COMMAND")
@@ -143,7 +143,7 @@ def _parsers(asked: str = "help") -> tuple[Parser, dict[str, Parser]]:
 
 
 def _explain(parser: Parser, words: Sequence[str]) -> None:
-    """Print the help of a command, and the meaning of some of its words or options."""
+    """Print the help of a command, or the meaning of those of its words or options that are named."""
     console.out(parser.format_help(), highlight=False, end="")
     for word in words:
         if (about := _about(parser, word)) is None:

@@ -24,17 +24,17 @@ SaveModel = Callable[[Tensor, Path], None]
 
 @dataclass(frozen=True)
 class Beginning:
-    """The model that a run starts from: parameters (P,), and in words where they come from."""
+    """The model that a run starts from: parameters (P,), and words on where they come from."""
 
     row: Tensor
     source: str
 
 
 Begin = Callable[[Learner, Progress, "Interrupt"], Beginning | None]
-"""Finds the model to start from; None where it was asked to stop meanwhile.
+"""Function that finds the model to start from; None if it was asked to stop meanwhile.
 
 Raises:
-    UserError: there is none, or it does not fit the learner's.
+    UserError: there is no such model, or it does not fit the learner.
 """
 
 
@@ -54,36 +54,36 @@ class Job:
     save_model: SaveModel
     complete: Complete = dict
     begin: Begin | None = None
-    """Asked once, when a run begins and not where it goes on; None: it starts from the learner's initial model."""
+    """Called once when a run begins, and not when it goes on; None: start from the learner's initial model."""
     after_death: AfterDeath = "stop"
-    """Action when a learner of a synchronous strategy dies: the others go on; else, from the last checkpoint with one
-    learner fewer, or with as many."""
+    """Action when a learner of a synchronous strategy dies: the others go on; or all begin again from the last
+    checkpoint, with one learner fewer or with as many."""
     with_learners: "Callable[[int], Job] | None" = None
     """The same job for another number of learners; needed to shrink.
 
     Raises:
-        UserError: the strategy cannot run with so many.
+        UserError: the strategy cannot run with that number.
     """
     keep_checkpoints: int = 2
-    """The last so many stay, beside the best and the one that the running epoch began with."""
+    """Number of last checkpoints that stay, besides the best and the one that the running epoch began with."""
     average: int = 1
-    """The model that the run leaves is the mean over the ends of its last so many epochs."""
+    """Number of last epochs over whose ends the model that the run leaves is averaged."""
     keeps_models: bool = False
-    """The model at the end of every epoch stays, as it would be left: `models/epoch-0001/` is that after the first. No
-    seconds of the run count for that."""
+    """Keep the model at the end of every epoch: `models/epoch-0001/` is that after the first. No seconds of the run
+    count for that."""
     checkpoint_seconds: float = math.inf
-    """A checkpoint inside an epoch after so many seconds of training."""
+    """Seconds of training between checkpoints inside an epoch."""
     disk_patience: float = 0.0
     """Seconds for which a full disk is waited for."""
     curve_points: int = 0
     """Points of curves inside an epoch, at most."""
     loggers: tuple[Logger, ...] = ()
-    """Told of every record, beside TensorBoard."""
+    """Loggers of the run's records, besides TensorBoard."""
     remarks: Callable[[], Iterable[str]] = tuple
-    """Finds sentences on the data for the user who starts it."""
+    """Returns sentences on the data, for the user who starts the run."""
 
     def identity(self) -> dict[str, Any]:
-        """Return fields of records that say which job it is."""
+        """Return the fields by which records identify this job."""
         cluster = self.cluster
         return {
             "strategy": cluster.strategy.name,
@@ -108,7 +108,7 @@ class Job:
 
 
 class Interrupt:
-    """Set by the catcher of a signal; the run stops at the next round and writes a checkpoint."""
+    """The wish to stop a run, set when a signal comes: the run stops at the next round and writes a checkpoint."""
 
     def __init__(self) -> None:
         self.asked = False

@@ -38,13 +38,13 @@ from roundelay.saving import Position
 
 
 class Journal:
-    """The log of the run in directory `exp`.
+    """The writer of a run's records, to the log in directory `exp` and to loggers.
 
     Args:
-        run: the facts that loggers are told of it.
-        time: the fields of a record that say when it was.
-        loggers: told of every record, beside TensorBoard.
-        tell: says something to those who watch the run.
+        run: facts of the run for loggers.
+        time: returns the fields of a record that give its time.
+        loggers: get every record, as TensorBoard does.
+        tell: shows a sentence to those who watch the run.
     """
 
     def __init__(
@@ -62,13 +62,13 @@ class Journal:
         self._deaths: Counter[tuple[int, str]] = Counter()  # said in this segment: rank and reason
 
     def close(self) -> None:
-        """Close: nothing more will be said."""
+        """Close the log and all loggers."""
         self._tensorboard.close()
         self._each(lambda logger: logger.close())
 
     @property
     def asked_to_stop(self) -> bool:
-        """True once a function that is told of records has asked the run to stop."""
+        """True once a user's function that gets records has asked the run to stop."""
         return any(isinstance(logger, FunctionLogger) and logger.asked for logger in self._loggers)
 
     @property
@@ -77,7 +77,7 @@ class Journal:
         return (self._exp / EVENTS).stat().st_size
 
     def say(self, record: Record) -> None:
-        """Add a record, and tell loggers of it; waits for room on a full disk.
+        """Append a record to the log and give it to loggers; wait for room on a full disk.
 
         Raises:
             UserError: the disk stays full, or cannot be written.
@@ -87,7 +87,7 @@ class Journal:
         self._each(lambda logger: logger.log(record))
 
     def _each(self, call: Callable[[Logger], None]) -> None:
-        """Call all loggers; who fails is told no more, but for the user's own functions, whose errors are the run's."""
+        """Call all loggers, and drop those that fail; errors of the user's own functions end the run."""
         for logger in [*self._loggers]:
             try:
                 call(logger)
@@ -98,7 +98,7 @@ class Journal:
                 self._tell(f"{type(logger).__name__} is told no more of this run: {error}")
 
     def begin_segment(self) -> None:
-        """Begin a segment none of whose learners has died yet."""
+        """Begin a segment: forget the deaths reported in the last one."""
         self._deaths.clear()
 
     def lose(self, lost: Lost, frames: int = 0) -> None:
@@ -110,7 +110,7 @@ class Journal:
         )
 
     def lose_all(self, lost: tuple[Lost, ...]) -> None:
-        """Report all who have died in this segment so far, in order; each death is reported once."""
+        """Report all learners that have died in this segment so far, in order; each death is reported once."""
         said: Counter[tuple[int, str]] = Counter()
         for one in lost:
             said[one.rank, one.reason] += 1
@@ -118,11 +118,11 @@ class Journal:
                 self.lose(one)
 
     def has_said(self, rank: int, reason: str) -> bool:
-        """Return True if this death of this segment was reported already."""
+        """Return True if the death of learner `rank` for `reason` was already reported in this segment."""
         return (rank, reason) in self._deaths
 
     def segment(self, epoch: int, rate: float, outcome: Outcome, now: Position) -> None:
-        """Report a stretch of training that has ended; `now` counts it already."""
+        """Report a segment of training that has ended; `now` already includes it."""
         counts, statistics, time = outcome.counts, outcome.counts.statistics, self._time()
         seconds = outcome.virtual_seconds if outcome.virtual_seconds is not None else outcome.wall_seconds
         speed = statistics.frames / max(seconds, 1e-9)
@@ -191,7 +191,7 @@ class Journal:
 
 
 def _spent(outcome: Outcome) -> dict[str, Any]:
-    """Return seconds the learners spent, by activity; empty where seconds are virtual."""
+    """Return the fields with seconds that learners spent, by activity; empty if seconds are virtual."""
     if outcome.virtual_seconds is not None:
         return {}
     seconds = {name: getattr(outcome.counts, name) for name in ("gradient_s", "update_s", "exchange_s", "mean_s")}
@@ -200,13 +200,13 @@ def _spent(outcome: Outcome) -> dict[str, Any]:
 
 
 def _factors(outcome: Outcome) -> list[float]:
-    """Return mean factors on the learning rate, by rank; empty where all are 1."""
+    """Return the mean factors on the learning rate, by rank; empty if all are 1."""
     sums, steps = outcome.counts.rate_factors, np.maximum(1, outcome.counts.steps)
     return [round(factor, 6) for factor in (sums / steps).tolist()] if sums.any() else []
 
 
 def _gathered(outcome: Outcome) -> dict[str, Any]:
-    """Return gatherings and contributions to them; empty where there were none."""
+    """Return the fields on gatherings and contributions to them; empty if there were none."""
     if (gathered := outcome.gathered) is None:
         return {}
     by_rank = {"gathered": gathered.counted, "late": gathered.late, "left_out": gathered.left_out}
@@ -214,13 +214,13 @@ def _gathered(outcome: Outcome) -> dict[str, Any]:
 
 
 class CurvePoints:
-    """Points of one segment.
+    """Writes the curve points of one segment.
 
     Args:
-        period: minibatches of all learners between two points; 0: there are none.
-        frames: trained before the segment.
-        say: is given each point.
-        time: the fields of a record that say when it was.
+        period: minibatches of all learners between two points; 0: no points.
+        frames: frames trained before the segment.
+        say: called with each point.
+        time: returns the fields of a record that give its time.
     """
 
     def __init__(
@@ -236,7 +236,7 @@ class CurvePoints:
         self._at, self._virtual_start = wall_clock(), None if period else 0.0
 
     def look(self, glance: Glance) -> None:
-        """Write a point if it is time for one."""
+        """Write a point if `period` minibatches have been trained since the last one."""
         if self._virtual_start is None and glance.virtual_seconds is not None:  # the clock has gone on since the start
             self._virtual_start = glance.virtual_seconds
             self._before = dataclasses.replace(self._before, virtual_seconds=glance.virtual_seconds)
@@ -265,6 +265,6 @@ class CurvePoints:
         self._before, self._at = glance, now
 
     def _rate(self, steps: int) -> float:
-        """Return the learning rate of the round that so many minibatches lead to."""
+        """Return the learning rate of the round reached after `steps` minibatches."""
         segment = self._segment
         return segment.rate(min(segment.end_round - 1, segment.first_round + steps // segment.epoch.learners))

@@ -35,11 +35,12 @@ from roundelay.runtime.resize import TrainedBy, begun_at, gone_on_with
 from roundelay.saving import BEGINNING, MODELS, Found, Position, Saves, averaged_model
 
 RESTARTS = 20
-"""Number of times that one call of `train` starts learners again after a death, before it takes deaths for a habit."""
+"""Number of times that one call of `train` starts learners again after a death before it gives up."""
 
 
 class WentBack(Exception):
-    """An epoch cannot be taken back, since the checkpoint it began with is damaged; one of before is whole."""
+    """Raised when an epoch cannot be taken back, since the checkpoint it began with is damaged, but an earlier one is
+    whole."""
 
 
 class Run:
@@ -97,7 +98,7 @@ class Run:
             self.journal.close()
 
     def _begin(self, begin: Begin) -> bool:
-        """Start from another model; return False if asked to stop."""
+        """Start from the model that `begin` finds; return False if asked to stop."""
         found = begin(self.learner, self.progress, self.interrupt)
         self.started = wall_clock()  # a first phase is a run of its own
         if found is None:
@@ -111,7 +112,7 @@ class Run:
     # One epoch --------------------------------------------------------------------------------------------------------
 
     def _epoch(self) -> bool:
-        """Train the rest of the epoch, evaluate, let the schedule decide; return False if interrupted."""
+        """Train the rest of an epoch, evaluate, and let the schedule decide; return False if interrupted."""
         now, epoch = self.now.schedule, self.now.schedule.epoch
         if self._asked():  # between epochs, or in one too short for a look
             return self._interrupted(epoch)
@@ -169,7 +170,7 @@ class Run:
             self.progress.finish()
 
     def _bereaved(self, error: LearnerDied) -> UserError:
-        """Return the error for a death that ends this run: no more is promised than would come."""
+        """Return the error for a death that ends this run, with what a resumed run would do."""
         strategy, job, others = self.job.cluster.strategy, self.job, ""
         if error.last:
             why = "no learner is left that could go on"
@@ -183,7 +184,7 @@ class Run:
         return self.saves.bereaved(error, why, self.learner.unit, others)
 
     def _judge(self, loss: Statistics) -> None:
-        """Let the schedule decide on an epoch that is trained and evaluated, and keep the state."""
+        """Let the schedule accept or take back an epoch with this held-out loss, and write a checkpoint."""
         now, epoch = self.now.schedule, self.now.schedule.epoch
         next_, accepted = schedules.advance(self.job.schedule, now, loss.mean_loss)
         self._evaluation(self.job.held_out, loss, epoch, accepted)
@@ -198,7 +199,7 @@ class Run:
         self._checkpoint(name)
 
     def _keep_model(self, name: str) -> None:
-        """Keep the model at the end of an epoch, off the run's clock."""
+        """Keep the model at the end of an epoch; its seconds do not count as the run's."""
         began, folder = wall_clock(), self.exp / MODELS / name
         folder.mkdir(parents=True, exist_ok=True)
         self._save_model(self.runtime.consensus(), folder)
@@ -209,8 +210,8 @@ class Run:
         self.room.wait_for(lambda: self.job.save_model(x, model), folder, bytes_of([x]))
 
     def _take_back(self, name: str) -> None:
-        """Go on from the checkpoint `name`, which the epoch began with. Where it is damaged, and there is none of
-        before, the epoch's model is kept after all."""
+        """Take an epoch back: go on from the checkpoint `name`, which it began with. If that is damaged and there is no
+        earlier one, keep the epoch's model."""
         try:
             self._load(load_checkpoint(self.saves.folder / f"{name}.json"))
         except Damaged as damage:
@@ -227,7 +228,7 @@ class Run:
         self._tell(f"{reason} It was set aside (*.damaged)" + (f"; going on from {names[1]}" if instead else ""))
 
     def _inside(self, epoch: int) -> str:
-        """Return the name of a checkpoint inside an epoch."""
+        """Return the name of the next checkpoint inside an epoch."""
         return f"epoch-{epoch:04d}-at-{self.now.first // self.job.cluster.learners:09d}"
 
     def _interrupted(self, epoch: int) -> bool:
@@ -242,12 +243,12 @@ class Run:
         self.journal.say(Interrupted(**self._time(), epoch=epoch, frames=self.now.frames, why=why))
 
     def _stop(self) -> None:
-        """End where the last checkpoint, if there is one, has all that was trained."""
+        """End the run early, with everything trained in the last checkpoint."""
         self._say_interrupted()
         self.live.interrupt()
 
     def _asked(self) -> bool:
-        """Return True if the run is to stop. A signal may also have come to another host."""
+        """Return True if the run is to stop, also because a signal came to another host."""
         if self.journal.asked_to_stop and not self.interrupt.asked:
             self.interrupt.asked, self.interrupt.why = True, "a callback"
         if self.runtime.stopped_by and not self.interrupt.asked:
@@ -293,7 +294,7 @@ class Run:
         return self._evaluated(self.runtime.consensus(), split)
 
     def _evaluated(self, x: Tensor, split: str) -> Statistics:
-        """Return loss and accuracy at `x` (P,).
+        """Return loss and accuracy at `x` (P,) on the examples of `split`.
 
         Raises:
             Stopped: the run is to stop.
@@ -346,7 +347,7 @@ class Run:
         return results
 
     def _say_work(self, work: float, averaged: float) -> None:
-        """Say in one line how far the learners have come together."""
+        """Show one line on how far the learners' rows have come, and how far their mean."""
         cluster = self.job.cluster
         known = cluster.rate, cluster.strategy, cluster.learners, cluster.shared_minibatch
         if said := said_at_end(*known, work=work, averaged=averaged):
@@ -355,7 +356,7 @@ class Run:
     # Records ----------------------------------------------------------------------------------------------------------
 
     def _resume(self) -> Found | None:
-        """Go on from the newest whole checkpoint; return None where nothing was trained yet."""
+        """Go on from the newest whole checkpoint, and return it; return None if nothing was trained yet."""
         found, learners = self.saves.newest(), self.job.cluster.learners
         if found is None:
             if has_trained(self.exp):
@@ -381,12 +382,12 @@ class Run:
         return found
 
     def _load(self, checkpoint: Checkpoint) -> None:
-        """Go on from the checkpoint's state, with as many learners as there are now, and under their strategy."""
+        """Load a checkpoint's state into the present learners, under their number and strategy."""
         self.runtime.load(gone_on_with(checkpoint.state, self.job.cluster, self._trained(checkpoint)))
 
     def _trained(self, checkpoint: Checkpoint) -> TrainedBy:
-        """Return the strategy it was trained by; where it does not say, that of today, as for runs of earlier
-        versions."""
+        """Return the strategy that trained a checkpoint; if the checkpoint is of a version that did not note it, the
+        present one."""
         learners = range(len(checkpoint.state.vectors["row"]))
         return checkpoint.trained or TrainedBy.of(self.job.cluster.strategy, learners)
 
@@ -405,7 +406,7 @@ class Run:
             self._say_changed(self._trained(found.checkpoint), len(found.checkpoint.state.vectors["row"]))
 
     def _say_changed(self, trained: TrainedBy, before: int) -> None:
-        """Say with which state learners begin that do not go on as they were."""
+        """Show which state learners begin with, if number or strategy has changed since the checkpoint."""
         cluster, after = self.job.cluster, self.job.cluster.learners
         if before == after and trained.remembered_by(cluster.strategy):
             return
@@ -417,7 +418,7 @@ class Run:
         self._tell(f"{after} learner{'s' * (after > 1)} go{'es' * (after == 1)} on where {before} stopped: {what}")
 
     def _identity(self) -> dict[str, Any]:
-        """Return fields of records that say which run this is."""
+        """Return the fields by which records identify this run."""
         mine = {"commit": self.commit, "machine": self.machine, "started_from": self.now.started_from}
         sizes = {"parameters": self.learner.parameters, "minibatch_frames": self.minibatch}
         return {**self.job.identity(), **mine, **sizes, **self.learner.wording}

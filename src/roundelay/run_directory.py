@@ -34,7 +34,7 @@ from roundelay.core.records import (
 )
 
 PLACE = "place.json"
-"""The file that says where the recipe's relative paths begin: see Origin."""
+"""File that records where the recipe's relative paths begin (`Origin`)."""
 CHANGEABLE: tuple[str, ...] = tuple(
     f"training.{name} "
     for name in (
@@ -53,25 +53,24 @@ CHANGEABLE: tuple[str, ...] = tuple(
     )
 )
 RESIZED = ("training.learners ", "training.stragglers ")
-"""Differences between recipes that do not make it another run."""
+"""Options in which recipes of the same run may differ."""
 STRATEGY = ("training.strategy ", "training.options")
-"""Those that do not if it is said to be the same run."""
+"""Options in which they may differ too when a run is resumed by name."""
 
 
 Complete = Callable[[dict[str, Any]], dict[str, Any]]
-"""From a recipe as it was written to one that names every option of today."""
+"""Function that completes a recipe as written: every present option is named."""
 
 
 def claim_directory(exp: Path, recipe: dict[str, Any], complete: Complete = dict, resume_only: bool = False) -> None:
-    """Make `exp` the directory of this recipe, or check that it is already.
-
-    One in which nothing was trained yet, because something in its recipe was wrong, may change it. A directory begun
-    by an earlier version goes on: options it does not know have the defaults `complete` gives them. A run may go on
-    with other patience, with other forms of the hosts' messages, and, if it has not finished, with another number of
-    learners and then with other stragglers; where it is asked for by `resume_only`, with another strategy, too.
+    """Make `exp` the run directory of `recipe`, or check that it already is. A directory in which nothing was trained
+    yet, because something in its recipe was wrong, may change its recipe. A directory begun by an earlier version goes
+    on: options it does not know get defaults from `complete`. A run may go on with other patience, with other forms of
+    the hosts' messages, and, if it has not finished, with another number of learners and then with other stragglers;
+    with `resume_only` also with another strategy.
 
     Raises:
-        UserError: it belongs to another configuration (every difference is named), or holds something else.
+        UserError: the directory belongs to another configuration (every difference is named), or holds something else.
     """
     path = exp / RECIPE
     if path.exists():
@@ -115,8 +114,8 @@ def same_training(old: dict[str, Any], new: dict[str, Any]) -> bool:
 
 @dataclass(frozen=True)
 class Origin:
-    """Paths of a run directory, and of the working directory its recipe's relative paths begin at, when the recipe was
-    written; both absolute."""
+    """Absolute paths, when the recipe was written, of a run directory and of the folder where the recipe's relative
+    paths begin."""
 
     run: Path
     working_directory: Path
@@ -126,7 +125,7 @@ def read_origin(exp: Path) -> Origin | None:
     """Return the place where the run in `exp` was begun; None for a run of a version that did not record it.
 
     Raises:
-        UserError: its place.json is damaged.
+        UserError: the run's place.json is damaged.
     """
     path = exp / PLACE
     if not path.is_file():
@@ -151,11 +150,11 @@ def _differences(old: Any, new: Any, where: str = "") -> list[str]:
 
 @contextmanager
 def alone(exp: Path) -> Iterator[None]:
-    """Make `exp` if need be, and keep every other process out of it meanwhile; the kernel releases it at any end of
-    this process. The lock is on the folder, for the files in it are replaced.
+    """Lock the folder `exp`, made if need be, against other processes; the kernel releases the lock when this process
+    ends. The lock is on the folder, since files in it are replaced.
 
     Raises:
-        UserError: another process is training there, or it cannot be made.
+        UserError: another process is training there, or the folder cannot be made.
     """
     try:
         exp.mkdir(parents=True, exist_ok=True)
@@ -173,7 +172,7 @@ def alone(exp: Path) -> Iterator[None]:
 
 
 def append(exp: Path, record: Record) -> None:
-    """Add a line to the run's log: all of it, or nothing.
+    """Append a record to the run's log: the whole line, or nothing.
 
     Raises:
         UserError: the disk is full or not writable; names the file.
@@ -210,7 +209,7 @@ def cut(exp: Path, size: int) -> None:
 
 
 def _lasting(line: bytes) -> bytes:
-    """Return the line as it stays; empty where it goes."""
+    """Return a line of the log as `cut` leaves it; empty if it is dropped."""
     try:
         record = from_mapping(parse_json(line)) if line.endswith(b"\n") else None
     except (ValueError, TypeError, AttributeError):
@@ -229,7 +228,7 @@ def has_trained(exp: Path) -> bool:
 
 
 def put_away(exp: Path) -> Path | None:
-    """Rename the run's log, so that another can begin; return its new path, or None where there is none."""
+    """Rename the run's log, so that a new one can begin; return its new path, or None if there was no log."""
     path = exp / EVENTS
     if not path.exists():
         return None
@@ -241,8 +240,7 @@ def put_away(exp: Path) -> Path | None:
 
 
 def commit() -> str:
-    """Return the commit this program was installed from, with a plus sign if files differ from it; "unknown" outside a
-    checkout."""
+    """Return the commit of this program's checkout, with a plus sign if files differ; "unknown" outside a checkout."""
     here = Path(__file__)
     # An installed copy may lie inside a checkout of something else, whose commit would say nothing of us.
     ours = _git("ls-files", "--error-unmatch", here.name, folder=here.parent)

@@ -34,11 +34,11 @@ from roundelay.runtime.resize import TrainedBy
 
 FOLDER = "checkpoints"
 MODELS = "models"
-"""Folder of the models at the ends of epochs, where they are kept."""
+"""Folder of the models at the ends of epochs, if they are kept."""
 BEGINNING = "epoch-0000"
-"""The checkpoint of before any training."""
+"""Name of the checkpoint from before any training."""
 NEVER_TRAINED = {BEGINNING, f"{BEGINNING}-at-000000000"}
-"""Those that nothing trained is in: the second is of a run that was stopped before its first round."""
+"""Names of checkpoints without any training; the second is of a run that was stopped before its first round."""
 
 
 @dataclass
@@ -64,16 +64,16 @@ class Position:
     best_loss: float | None = None
 
     def to_json(self) -> dict[str, Any]:
-        """Return plain values."""
+        """Return the position as plain values, for a checkpoint."""
         return {**vars(self), "schedule": dataclasses.asdict(self.schedule)}
 
     @classmethod
     def from_json(cls, value: dict[str, Any]) -> "Position":
-        """Return the story of this JSON: the inverse of `to_json`."""
+        """Return the position in a mapping from `to_json`."""
         return cls(**{**value, "schedule": schedules.SchedulePosition(**value["schedule"])})
 
     def count(self, outcome: Outcome, cluster: Cluster) -> None:
-        """Count a stretch of training of this cluster that has ended."""
+        """Add a segment of training by `cluster` that has ended."""
         counts, learners = outcome.counts, cluster.learners
         moved, longest = work_of(
             counts.rate_factors, counts.steps, cluster.strategy, learners, cluster.minibatches_a_round
@@ -92,8 +92,8 @@ class Position:
             self.gathered = {name: self.gathered.get(name, 0) + number for name, number in told.items()}
 
     def cut(self, minibatch: int) -> int:
-        """Return frames a round of the running epoch in a run with so many: an epoch is cut once, also where learners
-        become fewer or more in it."""
+        """Return the frames a round of the running epoch, in a run with `minibatch`: an epoch is cut once, even if the
+        number of learners changes within it."""
         if not self.first or not self.minibatch:
             self.minibatch = minibatch
         return self.minibatch
@@ -106,7 +106,7 @@ class Position:
 
 @dataclass(frozen=True)
 class Found:
-    """The newest whole checkpoint, and newer ones that are damaged, each with its fault."""
+    """The result of a search: the newest whole checkpoint, and newer damaged ones, each with its fault."""
 
     path: Path
     checkpoint: Checkpoint
@@ -124,10 +124,10 @@ class Saves:
         """Damaged checkpoints of before any training that were set aside, each with its fault."""
 
     def write(self, name: str, state: ClusterState, position: Position, trained: TrainedBy) -> None:
-        """Write a checkpoint of learners that were `trained` so, and remove those that are not needed any more.
+        """Write a checkpoint, with the strategy in `trained`, and remove those that are no longer needed.
 
         Raises:
-            UserError: it cannot be written.
+            UserError: the checkpoint cannot be written.
         """
         checkpoint = Checkpoint(state, position.to_json(), trained)
         needed = bytes_of(state.vectors.values())
@@ -139,12 +139,12 @@ class Saves:
         prune(self.folder, {*newest, *ends, name, f"epoch-{position.schedule.epoch:04d}", position.best})
 
     def bereaved(self, error: LearnerDied, why: str, unit: str, other: str) -> UserError:
-        """Return the error for a death that ends a run: the loss, and what to do.
+        """Return the error for a death that ends a run: what is lost, and what to do.
 
         Args:
-            why: it ends.
-            unit: of its examples.
-            other: a way to go on after the next one, in a sentence; empty: none.
+            why: reason why the death ends the run.
+            unit: name of the run's examples.
+            other: a sentence on how a run could go on after the next death; "": none.
         """
         checkpoint = latest(self.folder)
         stands = f" ({checkpoint.name})" if checkpoint else ""
@@ -154,11 +154,11 @@ class Saves:
         )
 
     def newest(self) -> Found | None:
-        """Return the newest whole checkpoint; None where there is none at all. A damaged one of a run that has yet to
-        train is set aside, and None is returned.
+        """Return the newest whole checkpoint; None if there is none at all. If the run has not trained yet, a damaged
+        one is set aside, and None is returned.
 
         Raises:
-            UserError: there are some, and all are damaged; names each and its fault.
+            UserError: all checkpoints are damaged; names each and its fault.
         """
         found, damaged = newest_whole(reversed(checkpoints(self.folder)), _read)
         if found is not None:
@@ -175,8 +175,8 @@ class Saves:
         return None
 
     def before(self, name: str) -> Path | None:
-        """Return the newest whole checkpoint before `name`, which is damaged; `name` and all newer ones are set aside
-        for it. None where there is none: then only `name` is set aside."""
+        """Return the newest whole checkpoint before `name`, which is damaged; `name` and all newer ones are set aside.
+        Return None if there is none: then only `name` is set aside."""
         there = checkpoints(self.folder)
         found, _ = newest_whole((path for path in reversed(there) if path.stem < name), _read)
         for path in there:
@@ -185,10 +185,10 @@ class Saves:
         return None if found is None else found.path
 
     def set_aside(self) -> None:
-        """Rename all checkpoints: the run is begun anew.
+        """Rename all checkpoints, so that the run can begin anew.
 
         Raises:
-            UserError: one is whole, so the run can go on.
+            UserError: a checkpoint is whole, so that the run can go on.
         """
         there = checkpoints(self.folder)
         if (found := newest_whole(reversed(there), _read)[0]) is not None:
@@ -213,7 +213,7 @@ def epoch_ends(folder: Path) -> list[Path]:
 def averaged_model(
     epochs: int, folder: Path, load: Callable[[Checkpoint], None], consensus: Callable[[], Tensor]
 ) -> Tensor:
-    """Return parameters (P,) of the model that a run leaves: that of its end, or the mean over the ends of its last
+    """Return the parameters (P,) of the model that a run leaves: that of its end, or the mean over the ends of its last
     epochs,
 
         x = 1/n (x_T + x_{T-1} + ... + x_{T-n+1})        x_t: the consensus after epoch t
@@ -225,10 +225,10 @@ def averaged_model(
     left the model of the epoch before, which counts once.
 
     Args:
-        epochs: number of epochs, the last among them; 1: that of the last alone, as it stands. A run of fewer has all.
-        folder: of the checkpoints, the newest of which is the end of the run.
-        load: makes a runtime go on from a checkpoint. It is left where the run ended.
-        consensus: the model (P,) that the learners of the runtime stand for.
+        epochs: number of last epochs, or all of a shorter run; 1: the last model alone, unchanged.
+        folder: folder of the checkpoints, the newest of which is the end of the run.
+        load: makes a runtime go on from a checkpoint; the last call loads the end of the run.
+        consensus: returns the model (P,) of the runtime's learners.
 
     Raises:
         UserError: a checkpoint is missing or damaged; names the file.
@@ -249,7 +249,7 @@ def averaged_model(
 
 @dataclass(frozen=True)
 class Listed:
-    """A checkpoint as `roundelay checkpoints` shows it. Fields of its JSON are None where that cannot be read."""
+    """A checkpoint as `roundelay checkpoints` lists it. Fields from its JSON are None if that cannot be read."""
 
     name: str
     size: int  # bytes
@@ -261,17 +261,17 @@ class Listed:
     frames: int | None = None
 
     def to_json(self) -> dict[str, Any]:
-        """Return plain values."""
+        """Return the fields as plain values, for JSON."""
         return dataclasses.asdict(self)
 
     def shown(self) -> str:
-        """Return a sentence about it."""
+        """Return a sentence on the checkpoint's state."""
         if self.fault:
             return self.fault
         return ", ".join(text for text, so in (("best", self.best), ("goes on from here", self.next)) if so)
 
     def numbers(self) -> tuple[str, str, str]:
-        """Return learners, epochs and frames."""
+        """Return the numbers of learners, epochs and frames as text."""
         learners, epochs, frames = (
             "" if number is None else f"{number:,}" for number in (self.learners, self.epochs, self.frames)
         )
@@ -279,7 +279,7 @@ class Listed:
 
 
 def listed(exp: Path) -> list[Listed]:
-    """Return all checkpoints of the run in `exp`, the newest last; each is read and held to its checksums."""
+    """Return all checkpoints of the run in `exp`, the newest last; each is read and checked against its checksums."""
     found: list[Listed] = []
     best, next_ = "", True
     for path in reversed(checkpoints(exp / FOLDER)):
@@ -297,5 +297,5 @@ def listed(exp: Path) -> list[Listed]:
 
 
 def _bytes(path: Path) -> int:
-    """Return bytes of a checkpoint's files on disk."""
+    """Return the bytes that a checkpoint's files take on disk."""
     return sum(file.stat().st_size for file in files_of(path) if file.exists())

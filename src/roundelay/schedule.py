@@ -26,7 +26,7 @@ from roundelay.core.rates import Warmup
 
 @dataclass(frozen=True)
 class SchedulePosition:
-    """Position in a schedule. `best` is the held-out loss of the last accepted epoch."""
+    """The position in a schedule. `best` is the held-out loss of the last accepted epoch."""
 
     epoch: int  # the next to train, from 0
     learning_rate: float  # of that epoch; when warm
@@ -37,7 +37,7 @@ class SchedulePosition:
 
 @dataclass(frozen=True)
 class Schedule(ABC):
-    """Base of all rules. `max_epochs` ends a run under every one."""
+    """The base of all schedules. `max_epochs` ends a run under each."""
 
     rule: str = field(default="", kw_only=True)
     """Newbob (by held-out loss) or anneal (by epoch)."""
@@ -72,7 +72,7 @@ class Schedule(ABC):
         return self.learning_rate * (minibatch / self.base_minibatch if self.base_minibatch else 1)
 
     def warmup(self, minibatch: int, epoch: int, rounds: int) -> Warmup | None:
-        """Return the warm-up in an epoch, all of which have so many rounds; None when it is over."""
+        """Return the warm-up within epoch `epoch`, if all epochs have so many rounds; None when it is over."""
         if epoch >= self.warmup_epochs:
             return None
         scaled, begin = self.scaled(minibatch), self.learning_rate if self.warmup_from is None else self.warmup_from
@@ -80,14 +80,14 @@ class Schedule(ABC):
 
     @abstractmethod
     def decide(self, now: SchedulePosition, gain: float) -> SchedulePosition:
-        """Decide how to go on after an epoch in which the held-out loss fell by the share `gain` of itself. Only the
-        rate, `halving` and `stopped` are this method's."""
+        """Decide how to go on after an epoch in which the held-out loss fell by the share `gain` of itself. This method
+        changes only the rate, `halving` and `stopped`."""
 
 
 @dataclass(frozen=True)
 class Newbob(Schedule):
-    """Fixed rate while the held-out loss falls by at least `halve_below` of itself; then halved every epoch; stopped
-    when, while halving, it falls by less than `stop_below` (Li et al. 2017; the values are theirs).
+    """A schedule of a fixed rate while the held-out loss falls by at least `halve_below` of itself; then halved every
+    epoch; stopped when, while halving, it falls by less than `stop_below` (Li et al. 2017; the values are theirs).
 
     An epoch that made the held-out loss worse is taken back (`reject_worse`), as in the recipe behind that paper.
     `stop_below: null` never stops before `max_epochs`: then runs to be compared all see the same number of frames.
@@ -114,8 +114,8 @@ class Newbob(Schedule):
 
 @dataclass(frozen=True)
 class Anneal(Schedule):
-    """Fixed rate for `anneal_from` epochs, the warm-up among them; from then on multiplied by `factor` before every
-    epoch, for any held-out loss. No epoch is taken back unless `reject_worse` asks for it."""
+    """A schedule of a fixed rate for `anneal_from` epochs, the warm-up among them; from then on multiplied by `factor`
+    before every epoch, whatever the held-out loss. No epoch is taken back unless `reject_worse` asks for it."""
 
     rule: Literal["anneal"] = field(default="anneal", kw_only=True)
     max_epochs: Count = field(default=16, kw_only=True)
@@ -129,14 +129,14 @@ class Anneal(Schedule):
 
 
 def start(schedule: Schedule, minibatch: int, loss: float | None = None) -> SchedulePosition:
-    """Start before the first epoch of a run with `minibatch` frames a round; `loss` is the held-out loss of the
-    untrained model, which an epoch must not make worse."""
+    """Return the position before the first epoch of a run with `minibatch` frames a round; `loss` is the untrained
+    model's held-out loss, which an epoch must not make worse."""
     return SchedulePosition(0, schedule.scaled(minibatch), loss if loss is not None and math.isfinite(loss) else None)
 
 
 def advance(schedule: Schedule, now: SchedulePosition, loss: float) -> tuple[SchedulePosition, bool]:
-    """Advance after an epoch that ended with held-out `loss` (nats per frame): return the next state, and whether the
-    epoch is accepted."""
+    """Advance after an epoch that ended with held-out `loss` (nats per frame); return the next position, and True if
+    the epoch is accepted."""
     if not math.isfinite(loss):
         accepted, gain = not schedule.reject_worse, float("-inf")
     elif now.best is None:

@@ -63,20 +63,19 @@ _SETTINGS = {
     "asgd": ("asgd", "asgd,staleness_aware=true", "asgd,period=4"),
 }
 ORDERS = tuple(text for name in STRATEGIES.own for text in _SETTINGS.get(name, (name,)))
-"""Settings that are measured where none are named: of each strategy those above, or its defaults."""
-"""Strategies that `roundelay simulate --stability` lists unless told otherwise."""
+"""Strategies that `roundelay simulate --stability` measures by default: each as above, or with its own defaults."""
 
 GROWN = 0.7
-"""Nats that a distance must grow by in the second third of a run and again in the last: noise and the bursts of random
-neighbours do not do that twice."""
+"""Nats by which a distance grows in the second third of a run, and again in the last, if it diverges: noise and bursts
+of random neighbours do not do that twice."""
 
 NEIGHBOURS = 8
-"""Coordinates of nearly the same curvature that are looked at together, since one may stand near zero by chance."""
+"""Number of coordinates of nearly the same curvature that are averaged, since one may be near zero by chance."""
 
 
 @dataclass(frozen=True)
 class Edge:
-    """Largest stable rate x curvature of a strategy, written as it was asked for, with so many learners."""
+    """The largest stable rate x curvature of a strategy, as it was written, with so many learners."""
 
     strategy: str
     learners: int
@@ -86,7 +85,7 @@ class Edge:
 
 @dataclass(frozen=True)
 class StabilitySetting:
-    """Learners that train one minibatch a round between them, as `roundelay train` does."""
+    """The setting of a measurement: learners that share one minibatch a round, as under `roundelay train`."""
 
     learners: int
     momentum: float = 0.0
@@ -94,11 +93,11 @@ class StabilitySetting:
 
     @property
     def optimizer(self) -> Sgd:
-        """The local one."""
+        """The learners' local optimizer."""
         return Sgd(self.momentum)
 
     def share_after_reset(self, steps: int) -> float:
-        """Share of momentum after a reset, as in `LocalOptimizer`."""
+        """Return the share of distance after a reset of momentum, as `LocalOptimizer` does."""
         return self.optimizer.share_after_reset(steps)
 
 
@@ -109,10 +108,10 @@ def stability(
 
     Args:
         jitter: sigma of the log-normal time of a gradient.
-        momentum: of the local SGD.
+        momentum: momentum of the local SGD.
 
     Raises:
-        UserError: no such strategy or option, or it cannot run with so many learners.
+        UserError: no such strategy or option, or a strategy cannot run with so many learners.
     """
     asked = [
         (text, make_strategy(text), count)
@@ -125,8 +124,8 @@ def stability(
 
 
 def table(edges: Sequence[Edge]) -> tuple[list[str], list[tuple[str, ...]]]:
-    """Return heads and rows, a column for each number of learners: measured, and theory in brackets where there is
-    one."""
+    """Return the titles and rows of a table, a column for each number of learners: measured edges, with theory in
+    brackets."""
     learners = sorted({edge.learners for edge in edges} - {1}) or [1]
     rows: dict[str, dict[int, str]] = {}
     for edge in edges:
@@ -152,7 +151,7 @@ def _edge(text: str, strategy: Strategy, setting: StabilitySetting, jitter: floa
 @final
 @dataclass(frozen=True)
 class Precision:
-    """Precision of a measured edge."""
+    """The effort of a measurement, on which the precision of an edge depends."""
 
     # minibatches a learner, on average; exchanges, where it is asynchronous and has a period. What grows by less than
     # `GROWN` nats in a third of them passes for stable.
@@ -197,7 +196,8 @@ def largest_stable(
 
 
 def _distance(runtime: SimRuntime, optimum: torch.Tensor) -> NDArray[np.float64]:
-    """Return root mean square over learners and neighbouring coordinates."""
+    """Return the distance of rows from the optimum, by coordinate: the root mean square over learners and neighbouring
+    coordinates."""
     squares = (runtime.rows().double() - optimum).square().mean(0)
     return cast(NDArray[np.float64], squares.reshape(-1, NEIGHBOURS).mean(1).sqrt().numpy())
 
@@ -205,12 +205,12 @@ def _distance(runtime: SimRuntime, optimum: torch.Tensor) -> NDArray[np.float64]
 # On paper ------------------------------------------------------------------------------------------------------------
 
 Recursion = Callable[[float], NDArray[np.float64]]
-"""The matrix of one turn of a strategy at rate x curvature s."""
+"""Function from rate x curvature s to the matrix of one turn of a strategy."""
 
 
 def theory(strategy: Strategy, learners: int, momentum: float = 0.0) -> float | None:
-    """Return the largest stable rate x curvature (the edge) by theory, for equally fast learners; None where no
-    recursion is derived.
+    """Return the largest stable rate x curvature (the edge) by theory, for equally fast learners; None if no recursion
+    is derived.
 
     With s = rate x curvature a local step multiplies the distance from the optimum by 1 - s. docs/stability.md derives
     the recursions.
@@ -274,7 +274,8 @@ def first_unstable(recursion: Recursion, end: float = 4.0) -> float:
 
 
 def _decentralized(strategy: DPsgd, learners: int) -> float:
-    """Step and mix in turn: 2. In consensus order deviations from the mean obey d <- (T - s) d, the mean 1 - s."""
+    """Return the edge of gossip. Step and mix in turn: 2. In consensus order, deviations from the mean obey d <- (T -
+    s) d, the mean 1 - s."""
     if strategy.order != "consensus" or learners == 1:
         return 2.0
     if strategy.topology == "random-ring":  # in mean square, no direction being special: E |(T - s) d|^2 < |d|^2
@@ -299,7 +300,8 @@ def _decentralized(strategy: DPsgd, learners: int) -> float:
 
 def _block(strategy: Bsp | Bmuf | BmufFairseq | SlowMo | DiLoCo, setting: StabilitySetting) -> Recursion:
     """Return the recursion on (W, D, v, u) over a block: the model held, the block's or outer momentum, the learners'
-    local momentum, and the deviation of one learner's from theirs (models do not: they begin a block alike)."""
+    local momentum, and the deviation of one learner's momentum from theirs (models do not deviate: they begin a block
+    alike)."""
     zeta, eta = (0.0, 1.0) if isinstance(strategy, Bsp) else strategy.settled(setting)
     fairseq, look_ahead = isinstance(strategy, BmufFairseq), isinstance(strategy, Bmuf) and strategy.nesterov
     keeps = float(strategy.local_momentum == "keep" or setting.learners == 1)
@@ -326,7 +328,7 @@ def _block(strategy: Bsp | Bmuf | BmufFairseq | SlowMo | DiLoCo, setting: Stabil
 
 
 def _streaming(strategy: DiLoCo, learners: int) -> Recursion:
-    """Return the recursion on (W, v, x, d) of a fragment, from one outer step of it to the next: the model held, the
+    """Return the recursion on (W, v, x, d) of a fragment, from one of its outer steps to the next: the model held, the
     outer momentum, the mean of the learners' own models, and the deviation of one learner's from that."""
     zeta, eta = strategy.settled(StabilitySetting(learners))
     period, mix = strategy.period, strategy.mix

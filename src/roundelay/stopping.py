@@ -42,7 +42,7 @@ def stopping(interrupt: "Interrupt") -> Iterator[None]:
 
 @contextmanager
 def _handled_by(handler: Callable[[int, FrameType | None], None]) -> Iterator[None]:
-    """Have the handler answer signals for a while; those that are left to others meanwhile stay so."""
+    """Within the `with`, have `handler` answer signals; those left to other processes meanwhile stay so."""
     try:
         before = {number: signal.signal(number, handler) for number in SIGNALS}
     except ValueError:  # only a program's main thread is told of signals
@@ -73,13 +73,13 @@ class Ended(KeyboardInterrupt):
 
 @contextmanager
 def ending(kept: Callable[[], str]) -> Iterator[None]:
-    """Let a signal end the code inside at once; worker processes go with it.
+    """Within the `with`, let a signal end the code at once, and its worker processes.
 
     Args:
-        kept: a sentence on the work kept, asked for at the end.
+        kept: returns a sentence on the work kept; called at the end.
 
     Raises:
-        Ended: a signal came. Errors that follow from it, in processes that had it too, are not told.
+        Ended: a signal came. Errors that follow from it, in processes that got it too, are dropped.
     """
     came: list[int] = []
 
@@ -101,11 +101,11 @@ def ending(kept: Callable[[], str]) -> Iterator[None]:
 
 
 def resumes_from(folder: object, what: str = "everything so far") -> str:
-    """Return the sentence of a command that goes on where it was."""
+    """Return a sentence for a command that, given again, goes on where it was."""
     return f"{what} is in {folder}. The same command goes on from there."
 
 
 def status(why: str) -> int:
-    """Return the exit status of a process ended by the signal of this name; without a name it was a Ctrl-C."""
+    """Return the exit status of a process ended by the signal named `why`; "": Ctrl-C."""
     known = why in signal.Signals.__members__  # another host may have other signals
     return 128 + (signal.Signals[why] if known else signal.SIGINT)

@@ -18,7 +18,8 @@ _JOINERS = "\u200c\u200d"  # invisible, but letters of Persian and Indic words n
 
 
 def visible(text: str) -> str:
-    """Text from files, with everything a terminal would obey, or not show, written out: `\\x1b[2J`, `\\ufeff`.
+    """Return text from files, with everything that a terminal would obey, or not show, written out: `\\x1b[2J`,
+    `\\ufeff`.
 
     Line ends and tabs stay.
     """
@@ -28,8 +29,8 @@ def visible(text: str) -> str:
 
 
 def _acts(character: str) -> bool:
-    """Return True for control characters, invisible ones, those that turn the direction of writing, and halves of
-    characters."""
+    """Return True for control characters, invisible ones, those that change the direction of writing, and
+    surrogates."""
     return unicodedata.category(character) in ("Cc", "Cf", "Cs", "Zl", "Zp") and character not in _JOINERS
 
 
@@ -51,23 +52,23 @@ console: Console = _Shown(highlight=False, soft_wrap=True)
 
 
 class Verbosity:
-    """Remarks on work under way; results and errors are printed in any case."""
+    """Amount of output on work under way; results and errors are printed in any case."""
 
     quiet: ClassVar[bool] = False
-    """Nothing."""
+    """Show nothing of work under way."""
     verbose: ClassVar[bool] = False
-    """A line every ten seconds where no bar is drawn; and errors say where they came from."""
+    """Print a line every ten seconds where no bar is drawn, and tracebacks of errors."""
 
 
 FIRST_LINE, RAREST_LINE = 60.0, 1800.0
 VERBOSE_LINE = 10.0
-"""Seconds after which work that is not drawn says how far it is, and after which it does so again, at most."""
+"""Fewest seconds after which work without a bar prints a line on its progress, and most seconds until the next."""
 NOTEBOOK_LINE, NOTEBOOK_WIDTH = 0.5, 30
-"""Seconds between two states of a notebook's line, and characters of its bar."""
+"""Seconds between two updates of a notebook's line, and characters of its bar."""
 
 
 def duration(seconds: float) -> str:
-    """Return so many seconds as people say it: `40 s`, `12 min`, `3 h 5 min`."""
+    """Return a number of seconds as people say it: `40 s`, `12 min`, `3 h 5 min`."""
     if seconds < 100:
         return f"{seconds:.0f} s"
     hours, minutes = divmod(round(seconds / 60), 60)
@@ -75,11 +76,9 @@ def duration(seconds: float) -> str:
 
 
 class Bar:
-    """Implements core.progress.Progress on a terminal. A quiet one leaves no line of finished work.
-
-    Logs and pipes get a line after a minute, and then ever more rarely: how far it is, and how long it will take. In a
-    notebook there is a line that is written over.
-    """
+    """A progress bar on a terminal (`core.progress.Progress`). A quiet one leaves no line of finished work. Logs and
+    pipes get a line after a minute, and then ever more rarely: the progress, and the time left. A notebook gets one
+    line that is written over."""
 
     _drawn: ClassVar[set[RichProgress]] = set()
 
@@ -145,7 +144,7 @@ class Bar:
         self._what = self._note = ""
 
     def _write_over(self, line: str) -> None:
-        """Put a line in the place of the one before, as notebooks do after a carriage return."""
+        """Write a line in place of the one before, as notebooks do after a carriage return."""
         shown = visible(line).rstrip()
         write(f"\r{shown.ljust(self._over)}" + "\r" * (not shown))
         self._over = len(shown)
@@ -158,7 +157,7 @@ def _blocks(percent: float) -> str:
 
 @contextmanager
 def tidy() -> Iterator[None]:
-    """Stop all bars and give the terminal its cursor back at any end of a command, and let out its printed text."""
+    """Stop all bars, give the terminal its cursor back and flush printed text, however a command ends."""
     try:
         yield
     finally:
@@ -200,8 +199,8 @@ def write(text: str) -> None:
 
 
 def _end_unread() -> NoReturn:
-    """End without a word, with the status of a process that SIGPIPE ends: the reader of standard output has closed it,
-    as `head` does. The signal itself stays ignored: it would also end a process that writes to a learner that died."""
+    """End the process silently, with the status of SIGPIPE, after the reader of standard output has closed it, as
+    `head` does. The signal itself stays ignored, since it would also end a process that writes to a dead learner."""
     os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())  # for text still to be let out at the exit
     raise SystemExit(128 + signal.SIGPIPE)
 

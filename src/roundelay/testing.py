@@ -30,7 +30,7 @@ from roundelay.strategies.base import Strategy
 MINIBATCH = 64
 """Examples of a round."""
 JITTER = CostModel(jitter=0.3)
-"""Gradients that take now longer, now shorter."""
+"""Costs of a simulation whose gradients take now longer, now shorter."""
 
 
 def cluster(
@@ -42,7 +42,7 @@ def cluster(
     stragglers: tuple[Straggler, ...] = (),
     optimizer: LocalOptimizer | None = None,
 ) -> Cluster:
-    """Return `learners` of a strategy on a noisy quadratic."""
+    """Return a cluster of `learners` learners under a strategy, on a noisy quadratic."""
     return Cluster(
         strategy,
         task or Quadratic(parameters=37),
@@ -57,7 +57,7 @@ def cluster(
 def plan(
     rounds: int, learners: int, rate: float = 0.1, epoch: int = 0, examples: int | None = None, seed: int = 1
 ) -> SegmentPlan:
-    """Return an epoch of `rounds` full rounds, or of so many examples."""
+    """Return the plan of an epoch of `rounds` full rounds, or of so many examples."""
     return SegmentPlan(EpochPlan(epoch, examples or rounds * MINIBATCH, MINIBATCH, learners, seed), rate)
 
 
@@ -82,7 +82,7 @@ def check_alone(strategy: Strategy, momentum: float = 0.9) -> None:
 
 
 def check_frames(strategy: Strategy, learners: int = 3, examples: int = 399, seed: int = 1) -> None:
-    """Check that every example is trained once."""
+    """Check that every example is trained exactly once."""
     with SimRuntime(cluster(strategy, learners, seed=seed), JITTER) as runtime:
         outcome = runtime.segment(plan(0, learners, examples=examples))
     trained = outcome.counts.frames.sum()
@@ -93,8 +93,8 @@ def check_frames(strategy: Strategy, learners: int = 3, examples: int = 399, see
 
 
 def check_sum(strategy: Strategy, learners: int = 4, seed: int = 0) -> None:
-    """Check `conserves`: at learning rate 0 the sum of all rows, and the centre, stays. Masses, by which rows may be
-    weighed, grow with steps, so it says nothing of a strategy that is `weighed`."""
+    """Check `conserves`: at learning rate 0 the sum of all rows, and the centre, stays. A strategy that is `weighed` is
+    not checked, since masses grow with steps."""
     if not strategy.traits.conserves or strategy.weighed:
         return
     with SimRuntime(cluster(strategy, learners, seed=seed), JITTER) as runtime:
@@ -111,7 +111,7 @@ def check_sum(strategy: Strategy, learners: int = 4, seed: int = 0) -> None:
 
 
 def scatter(runtime: SimRuntime, seed: int) -> None:
-    """Put rows, and the centre, far from each other."""
+    """Set rows, and the centre, to random values far from each other."""
     state, generator = runtime.state(), torch.Generator().manual_seed(seed)
     for name in ("row", "centre"):
         if name in state.vectors:
@@ -120,13 +120,14 @@ def scatter(runtime: SimRuntime, seed: int) -> None:
 
 
 def total(runtime: SimRuntime) -> Tensor:
-    """Return the sum that may be conserved, (P,)."""
+    """Return the sum of the rows, and of the centre, that a strategy may conserve, (P,)."""
     rows = runtime.rows().sum(0)
     return rows + runtime.centre() if runtime.cluster.centre else rows
 
 
 def check_speed(strategy: Strategy, learners: int = 3) -> None:
-    """Check `synchronous`: results do not depend on how fast learners are, bit for bit; or they do."""
+    """Check `synchronous`: results do not depend, bit for bit, on the speed of learners if it is True, and do
+    if False."""
     rows = []
     for cost, slow in ((CostModel(), ()), (JITTER, (Straggler(0, 7.0),))):
         with SimRuntime(cluster(strategy, learners, stragglers=slow), cost) as runtime:
@@ -140,7 +141,7 @@ def check_staleness(strategy: Strategy, learners: int = 5, least: int = 3) -> No
     """Check `staleness_bound` with a learner that is five times as slow.
 
     Args:
-        least: without a bound, gradients more stale than this are expected.
+        least: without a bound, some gradient must be more stale than this.
     """
     with SimRuntime(cluster(strategy, learners, stragglers=(Straggler(0, 5.0),)), JITTER) as runtime:
         _, largest, _ = staleness_summary(runtime.segment(plan(40, learners)).counts)
@@ -210,7 +211,7 @@ def check_segments(strategy: Strategy, learners: int = 3) -> None:
 
 
 def check_optimum(strategy: Strategy, learners: int = 5, rate: float = 0.3, rounds: int = 300) -> None:
-    """Check that it finds the optimum of a quadratic without noise, on all learners."""
+    """Check that a strategy finds the optimum of a quadratic without noise, on all learners."""
     task = Quadratic(parameters=10, curvature=(0.3, 1.0), noise=0.0)
     in_full = max(1.0, learners * strategy.moves(learners, learners))  # it bears the less of the rate
     rate, rounds = rate / in_full, int(rounds * in_full)
@@ -221,11 +222,11 @@ def check_optimum(strategy: Strategy, learners: int = 5, rate: float = 0.3, roun
 
 
 def check_waits(strategy: Strategy, among: Sequence[int] = ()) -> None:
-    """Check `waits`, by what each of 8 learners gets done while learner 3 is 10 times slower.
+    """Check `waits`, by the work of each of 8 learners while learner 3 is 10 times slower.
 
     Args:
-        among: learners that are held up; none: all where it is synchronous, learner 3 alone where `waits` begins with
-            "none".
+        among: learners that are held up; empty: all if the strategy is synchronous, learner 3 alone if `waits` begins
+            with "none".
     """
     slow = {*among} or ({3} if strategy.traits.waits.startswith("none") else {*range(8)})
     with SimRuntime(cluster(strategy, 8, stragglers=(Straggler(3, 10.0),))) as runtime:
@@ -240,7 +241,8 @@ def check_waits(strategy: Strategy, among: Sequence[int] = ()) -> None:
 
 
 def check_processes(strategy: Strategy, learners: int = 3) -> None:
-    """Check that processes train what the simulator does: bit for bit if it is synchronous, else as many examples."""
+    """Check that processes train as the simulator does: bit for bit under a synchronous strategy, else as many
+    examples."""
     made = cluster(strategy, learners, momentum=0.9)
     segments = [plan(0, learners, examples=9 * MINIBATCH + 2, epoch=epoch) for epoch in range(2)]
     with SimRuntime(made) as simulator, ProcsRuntime(made, threads=1) as processes:
@@ -267,11 +269,11 @@ LAWS: tuple[Callable[[Strategy], None], ...] = (
     check_waits,
     check_processes,
 )
-"""All of them, for a strategy that has no setting of its own."""
+"""All laws that need no setting but the strategy."""
 
 
 def laws(*strategies: str) -> Callable[[str, Callable[[Strategy], None]], None]:
-    """Return a test for pytest that holds strategies to all laws, one by one.
+    """Return a test for pytest that checks strategies by all laws, one by one.
 
     Args:
         strategies: as on the command line: NAME, NAME:TOPOLOGY or NAME,KEY=VALUE,...

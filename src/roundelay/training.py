@@ -41,11 +41,10 @@ def train(
     resume_only: bool = False,
     begin_anew: bool = False,
 ) -> Results | None:
-    """Run, or go on with, `job` in directory `exp`; a finished run is only read.
-
-    Returns None if interrupted: the same call goes on from there. With `resume_only` nothing is begun, and a run may go
-    on under another strategy. With `begin_anew` a run that has trained, and of which no checkpoint is whole any more,
-    begins again; its log is kept under another name.
+    """Run `job` in directory `exp`, or go on with it; a finished run is only read. Returns None if interrupted: the
+    same call then goes on. With `resume_only` no new run is begun, and an existing one may go on under another
+    strategy. With `begin_anew` a run that has no whole checkpoint left begins again; its log is kept under another
+    name.
 
     Raises:
         UserError: the directory belongs to another configuration; a full disk; too little data; a learner died under a
@@ -70,7 +69,8 @@ def train(
 
 @contextmanager
 def _left_as_it_was(exp: Path, new: bool) -> Iterator[None]:
-    """Remove a directory that is `new` again where a mistake of the user's ends the run before it has begun."""
+    """Within the `with`, if a UserError ends the run before it has begun, remove its directory again if that is
+    `new`."""
     try:
         yield
     except UserError:
@@ -80,10 +80,10 @@ def _left_as_it_was(exp: Path, new: bool) -> Iterator[None]:
 
 
 def _put_away(exp: Path, job: Job, progress: Progress) -> None:
-    """Set aside the files of a run of which no checkpoint is whole.
+    """Set aside the log and checkpoints of a run that has no whole checkpoint.
 
     Raises:
-        UserError: one is.
+        UserError: a checkpoint is whole.
     """
     Saves(exp, job.keep_checkpoints, Room(0.0, lambda: False, lambda _: None)).set_aside()
     if (away := put_away(exp)) is not None:

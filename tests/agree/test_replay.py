@@ -5,7 +5,7 @@ import json
 import os
 import signal
 import struct
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
@@ -30,12 +30,15 @@ from roundelay.runtime.hosts.control.coordinator import MultiHostRuntime
 from roundelay.runtime.hosts.exchange.repeated import RepeatedExchanges
 from roundelay.runtime.procs.driver import ProcsRuntime
 from roundelay.runtime.procs.processes import Deaths
+from roundelay.runtime.replay.stage import HostExchanges
 from roundelay.runtime.replay.whole import Replayed, replay
-from roundelay.runtime.trace import ROWS_ON, Kind, Recorder, read_entries, read_events
+from roundelay.runtime.rows import Row
+from roundelay.runtime.trace import ROWS_ON, Kind, Recorder, TraceEvent, read_entries, read_events
 from support.agreeing import assert_equal, on_hosts, on_processes
 from support.clusters import ASYNCHRONOUS, MINIBATCH, OnDevice, cluster, one_of_each, plan
 from support.coarse import Coarse
 from support.coded import Pairs, Together
+from support.elsewhere import Elsewhere
 from support.hosts import Hosts, free_port
 from support.kept_hosts import keeping_hosts
 from support.overwriting import Overwriting
@@ -339,8 +342,24 @@ def kept_hosts() -> Iterator[None]:
         yield
 
 
-def again_of_hosts(hosts: Hosts, folder: Path) -> Replayed:
-    return replay(folder, hosts.cluster, Silent(), partial(RepeatedExchanges, folder, sum(hosts.sizes)))
+class OnRowsElsewhere(HostExchanges):
+    """Exchanges of rows on a device, for which a processor stands in."""
+
+    def __init__(self, *given: Any) -> None:
+        self._here = RepeatedExchanges(*given)
+
+    def begin(self) -> None:
+        self._here.begin()
+
+    def may(self, row: int, event: TraceEvent) -> bool:
+        return self._here.may(row, event)
+
+    def do(self, row: Row, event: TraceEvent) -> None:
+        self._here.do(row.at(row.vector.as_subclass(Elsewhere)), event)
+
+
+def again_of_hosts(hosts: Hosts, folder: Path, exchanges: Callable[..., HostExchanges] = RepeatedExchanges) -> Replayed:
+    return replay(folder, hosts.cluster, Silent(), partial(exchanges, folder, sum(hosts.sizes)))
 
 
 ON_HOSTS: list[tuple[str, dict[str, Any]]] = [
@@ -385,9 +404,10 @@ def test_so_does_one_that_goes_back_and_is_resumed(tmp_path: Path) -> None:
         runtime.load(middle)
         runtime.segment(plan(20, 2, epoch=2))
         recorded = runtime.state()
-    found = again_of_hosts(hosts, tmp_path)
-    assert (found.difference, found.commands) == ("", 4)
-    assert_equal(found.state, recorded)
+    for exchanges in RepeatedExchanges, OnRowsElsewhere:
+        found = again_of_hosts(hosts, tmp_path, exchanges)
+        assert (found.difference, found.commands) == ("", 4)
+        assert_equal(found.state, recorded)
 
 
 @pytest.mark.usefixtures("kept_hosts")
@@ -404,7 +424,9 @@ def test_a_corrupt_gradient_on_one_of_two_hosts_is_named(name: str, tmp_path: Pa
     assert points[0] == points[1]
 
 
-def test_a_run_on_several_hosts_that_went_on_without_a_learner_is_not_repeated(tmp_path: Path) -> None:
+def test_a_trace_of_several_hosts_that_lacks_one_or_a_learner_that_died_is_not_repeated(
+    tmp_path: Path,
+) -> None:
     cluster_ = cluster("adpsgd", 2)
     entries = [
         {"what": "start", "learners": 2, "parameters": 37, "threads": 1, "hosts": [[0], [1]]},
@@ -412,7 +434,9 @@ def test_a_run_on_several_hosts_that_went_on_without_a_learner_is_not_repeated(t
         {"what": "done", "number": 1, "lost": []},
     ]
     (tmp_path / Recorder.FILE).write_text("".join(json.dumps(entry) + "\n" for entry in entries))
-    for rank in range(2):
-        (tmp_path / f"rank-{rank}.bin").touch()
+    (tmp_path / "rank-0.bin").touch()
+    with pytest.raises(UserError, match=r"of 2 learners, of which \[1\] are not in it: they were on another host"):
+        again(cluster_, tmp_path)
+    (tmp_path / "rank-1.bin").touch()
     with pytest.raises(UserError, match="learner 1 died, or its host was lost"):
         again(cluster_, tmp_path)

@@ -83,6 +83,8 @@ def test_digital_silence_is_a_quiet_room(talk: Path) -> None:
         model.statistics([model.features(np.pad(gated, seconds * RATE))]).of_network for seconds in (0, 3)
     )
     np.testing.assert_allclose(long, short, atol=1e-4)
+    soon, late = (model.recognise(np.pad(gated, (seconds * RATE, 2 * RATE))) for seconds in (0, 3))
+    assert [(word.word, word.start + 3) for word in soon.timed] == [(word.word, word.start) for word in late.timed]
     assert model.recognise(np.zeros(RATE, np.float32)).text == ""
 
 

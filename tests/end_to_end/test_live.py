@@ -17,6 +17,7 @@ from roundelay_speech.audio.activity import Cutting
 from roundelay_speech.decode.alternatives import WORDS_ALONE
 from roundelay_speech.decode.search import decode
 from roundelay_speech.packed.growing import GrowingScores, in_chunks
+from roundelay_speech.packed.hearing import PieceFeatures
 from roundelay_speech.packed.model import Model, load_model
 from roundelay_speech.search.beam import GrowingSearch
 from roundelay_speech.transcription.live import EVERY, USUAL, Latencies, Live, Update, _Growing, delays
@@ -189,6 +190,20 @@ def test_over_a_connection_words_are_the_same(model: Model, talk: Samples) -> No
     assert events[-1]["text"] == " ".join(" ".join(words) for words in SENTENCES)
     assert json.loads(done.partition("data: ")[2])["text"] == events[-1]["text"]
     assert [json.loads(one.partition("data: ")[2])["delta"].split() for one in deltas] == SENTENCES
+
+
+def test_silence_at_either_end_is_not_heard(model: Model, talk: Samples) -> None:
+    """Frames without any sound are silence, whatever a network would say of them; the others have their scores."""
+    (hearing,), (known,) = model.hearings, model.usual.of_network
+    (features,), every = model.features(talk[RATE : 2 * RATE]).of_network, hearing.model.module.subsampling
+    mean, std = hearing.usual
+    room = np.tile(mean - std, (9, 1))
+    found = model.scores(PieceFeatures((np.concatenate([room, features, room]),)), model.usual)
+    expected = hearing.scores(features, known, RATE)
+    assert len(found) == len(expected) + 2 * 9 // every
+    np.testing.assert_allclose(found[9 // every : 9 // every + len(expected)], expected, atol=1e-5)
+    outside = np.concatenate([found[: 9 // every], found[9 // every + len(expected) :]])
+    assert set(outside.argmax(1).tolist()) <= set(model._quiet)
 
 
 def test_an_utterance_without_end_is_cut(model: Model, talk: Samples) -> None:

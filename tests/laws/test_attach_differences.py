@@ -165,8 +165,9 @@ def test_a_learner_without_data_is_named_where_its_row_counts(found: Found) -> N
 def test_a_session_that_nobody_closes_is_said_in_the_end(found: Found) -> None:
     for rank in range(2):
         assert not found["unclosed fails"][rank]["said"]
-        (said,) = found["unclosed open"][rank]["said"]
-        assert f"rank {rank} ends without session.close()" in said
+        for how in ("open", "exits"):
+            (said,) = found[f"unclosed {how}"][rank]["said"]
+            assert f"rank {rank} ends without session.close()" in said
 
 
 # Several hosts --------------------------------------------------------------------------------------------------------

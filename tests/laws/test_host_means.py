@@ -5,7 +5,6 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from functools import partial
 
-import pytest
 import torch
 from torch import Tensor, nn
 
@@ -15,7 +14,6 @@ from roundelay.core.codec import FP32, Codec
 from roundelay.core.epochs import EpochPlan
 from roundelay.core.flat import CHUNK
 from roundelay.learner.module import ModuleLearner
-from roundelay.runtime.hosts.mean_transports import agreement as agreement_module
 from roundelay.runtime.hosts.mean_transports.agreement import CommunicatorAgreement
 from roundelay.runtime.hosts.mean_transports.base import MeansPart
 from roundelay.runtime.hosts.mean_transports.messages import (
@@ -136,15 +134,12 @@ def test_models_are_never_rounded() -> None:
             torch.testing.assert_close(mean, (models[0] + models[1]) / 2, rtol=1e-6, atol=1e-7)
 
 
-def test_a_host_that_leads_without_learners_says_who_is_in_means_once_all_others_are_ready(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
+def test_a_host_that_leads_without_learners_says_who_is_in_means_once_all_others_are_ready() -> None:
     """And is in none, and says so once; of a host that is lost nobody waits for a word."""
-    monkeypatch.setattr(agreement_module, "READY_AGAIN_SECONDS", 0.0)
     with linked([(0, 1), (0, 2)]) as links:
         part = MeansPart(7, Bell(None), dialect(3, 1))
         agreement = CommunicatorAgreement(part, 0, links[0], lambda host: host > 0, 60)
-        come = partial(agreement.come, MeansDone())
+        come = partial(agreement.come, MeansDone(), 0.0)
         assert come() is None  # of nobody
         agreement.heard(1, ReadyForMeans(7, MeansDone(3, 2.0, 1), 5))
         assert come() is None  # not of one alone
@@ -158,6 +153,24 @@ def test_a_host_that_leads_without_learners_says_who_is_in_means_once_all_others
         assert first == links[2][0].hear(part.dialect, 10.0)
         assert first == CommunicatorMade(7, CommunicatorTerms(6, (1, 2), (MeansDone(3, 2.0, 1), MeansDone(2, 2.0, 1))))
         assert second == CommunicatorMade(7, CommunicatorTerms(7, (1,), (MeansDone(3, 2.0, 1),)))
+
+
+def test_what_comes_for_the_next_part_before_a_host_has_begun_it_is_there_then() -> None:
+    """A vector for a mix, from a host that has begun it."""
+    vectors = [torch.full((LONG,), float(rank)) for rank in range(2)]
+    with linked([(0, 1)]) as links:
+        ends = [MeanLinks([[0], [1]], host, {}, links[host]) for host in range(2)]
+        first, before = mean_host(LONG, ends[0], part=2), mean_host(LONG, ends[1], part=1)
+        first.means[0].publish(vectors[0], 1.0, readers=(1,))
+        until(lambda: not all(thread.is_alive() for thread in before.host._threads))  # it is heard
+        end([before])
+        late = mean_host(LONG, ends[1], part=2)
+        late.means[1].publish(vectors[1], 1.0, readers=(0,))
+        for rank, one in enumerate((first, late)):
+            found = one.means[rank].collect_neighbours([(0, 0.5), (1, 0.5)])
+            assert torch.equal(found, torch.full((LONG,), 0.5))
+        end([first, late])
+    assert not first.failures + before.failures + late.failures
 
 
 def test_it_is_too_early_where_nobody_is_far_or_the_point_would_be_overwritten() -> None:

@@ -119,9 +119,11 @@ def test_a_host_that_comes_back_waits_for_the_place_of_the_link_that_it_has(monk
 
 
 def test_a_link_of_an_earlier_chain_that_comes_late_takes_no_place(met: Callable[[bool], list[PeerLinks]]) -> None:
+    """Nor one of another session of the same processes."""
     one = met(True)[0]
     numbers = [(3, 2), (3, 1), (2, 7)]
     came = [Link.connect(one.addresses[0], SECRET, PeerHello(CHAIN, 1, number).said, 60.0) for number in numbers]
+    came.append(Link.connect(one.addresses[0], SECRET, PeerHello(CHAIN, 1, (9, 9), session=1).said, 60.0))
     until(lambda: all(link_is_closed(link) for link in came[1:]))
     assert one._chains[1][0] == (3, 2)
     assert not link_is_closed(came[0])

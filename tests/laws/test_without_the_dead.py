@@ -21,6 +21,7 @@ from roundelay.learner.quadratic import Quadratic
 from roundelay.runtime.base import Cluster, Joined, Outcome, Runtime
 from roundelay.runtime.hosts.control.coordinator import MultiHostRuntime
 from roundelay.runtime.hosts.control.host_links import PeerLinks
+from roundelay.runtime.hosts.mean_transports.agreement import CommunicatorAgreement
 from roundelay.runtime.hosts.mean_transports.messages import (
     CommunicatorMade,
     CommunicatorTerms,
@@ -369,10 +370,10 @@ def test_who_leads_next_repeats_the_mean_whatever_the_lost_leader_had_told_whom(
             give(one)
         have(sides, 1, EVERY_RANK)
         for host in told:
-            agreement = sides[host].host._transport._agreement  # type: ignore[attr-defined]
+            told_to = sides[host].host._transport._agreement  # type: ignore[attr-defined]
             done = MeansDone(1, sum(WEIGHTS), SIZE)
-            agreement.heard(0, CommunicatorMade(0, CommunicatorTerms(2, (0, 1, 2), (done, done, done))))
-            agreement.heard(0, MeanWeights(0, 3, 2, (1.0, 1.0)))
+            told_to.heard(0, CommunicatorMade(0, CommunicatorTerms(2, (0, 1, 2), (done, done, done))))
+            told_to.heard(0, MeanWeights(0, 3, 2, (1.0, 1.0)))
         lose(left, HOSTS[0])
         for one in left:
             give(one, 2.0)
@@ -401,6 +402,30 @@ def test_a_mean_that_some_hosts_have_is_given_to_those_who_have_not() -> None:
             assert one.arena.view(HostMeanSequences).total[1] == 4.5
             give(one, 2.0)
         have(sides, 2, EVERY_RANK, 2.0)
+
+
+def test_learners_that_come_to_life_while_their_host_says_who_is_in_means_are_in_them(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """As those of a session that has just begun. Their host leads, and has begun to wait for the others."""
+    come = CommunicatorAgreement.come
+
+    def slow(self: CommunicatorAgreement, *given: Any) -> CommunicatorTerms | None:
+        if self is not leading or sides[0].arena.liveness.alive[0]:
+            return come(self, *given)
+        for one in sides[1:]:
+            give(one)
+        until(lambda: self._come.keys() == {1, 2})
+        sides[0].arena.liveness.mark(HOSTS[0], True)
+        return come(self, *given)
+
+    monkeypatch.setattr(CommunicatorAgreement, "come", slow)
+    with three_hosts() as sides:
+        leading = sides[0].host._transport._agreement  # type: ignore[attr-defined]
+        lose(sides[:1], HOSTS[0])
+        until(lambda: bool(sides[0].arena.liveness.alive[0]))
+        give(sides[0])
+        have(sides, 1, EVERY_RANK)
 
 
 @pytest.mark.parametrize("lost", [False, True])

@@ -4,7 +4,7 @@ one case after another. What each learner is told, by an error or a warning, is 
 import logging
 import sys
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any
 
@@ -213,14 +213,17 @@ def idle(strategy: str) -> None:
 
 
 def unclosed() -> None:
-    """Nobody closes it before the process ends; nor one that fails, which says so itself."""
-    for how in ("fails", "open"):
-        with case(f"unclosed {how}"):
+    """It is not closed before the process ends; nor is one that fails, which says so itself, or one left in silence."""
+    for how in ("fails", "open", "exits"):
+        with case(f"unclosed {how}"), suppress(SystemExit):
             model = mlp()
             session = roundelay.attach(model, sgd(model), "adpsgd", patience=PATIENCE)
             step(session)
             if how == "fails":
                 session.abandon()
+            if how == "exits":
+                with session:
+                    sys.exit()
             say_unclosed()
 
 

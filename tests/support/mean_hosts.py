@@ -38,13 +38,15 @@ class MeanHost:
         return int(self.arena.view(HostMeanSequences).global_seq[0])
 
 
-def mean_host(size: int, links: MeanLinks, *, patience: float = 60, goes_on: bool = False, **options: Any) -> MeanHost:
-    """Begin with one, of vectors of this size."""
+def mean_host(
+    size: int, links: MeanLinks, *, patience: float = 60, goes_on: bool = False, part: int = 0, **options: Any
+) -> MeanHost:
+    """Begin with one, of vectors of this size, a part of a segment."""
     ranks, learners = links.hosts[links.host], sum(map(len, links.hosts))
     layout = Layout(learners, size, views=(HostMeanSequences, BellTable))
     arena, failures = Arena(create_file(layout), layout, Patience(ranks[0], patience)), list[str]()
     arena.liveness.mark(range(learners), True)
-    host = HostMeans(arena, links, 0, failures.append, **options)
+    host = HostMeans(arena, links, part, failures.append, **options)
     forwards = bool(links.mix_links)
     means = {rank: Means(arena, rank, Patience(rank, patience), ranks, forwards, goes_on) for rank in ranks}
     host.start()

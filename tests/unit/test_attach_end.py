@@ -3,6 +3,7 @@
 import gc
 import os
 import signal
+from contextlib import suppress
 from pathlib import Path
 
 import pytest
@@ -102,6 +103,25 @@ def test_a_forked_child_is_ended_by_it() -> None:
             os._exit(0)
         _, status = os.waitpid(child, 0)
     assert os.WTERMSIG(status) == signal.SIGTERM
+
+
+def test_a_forked_child_holds_no_lock_of_its_learner() -> None:
+    """It may outlive a learner that is killed, by seconds or for good: the death of that is seen at once."""
+
+    def locks() -> int:
+        found = 0
+        for place in os.listdir("/proc/self/fdinfo"):
+            with suppress(FileNotFoundError):  # the one that lists them
+                found += "lock:" in Path("/proc/self/fdinfo", place).read_text()
+        return found
+
+    model = network()
+    with roundelay.attach(model, torch.optim.SGD(model.parameters(), lr=0.1)):
+        assert locks()
+        if not (child := os.fork()):
+            os._exit(locks())
+        _, status = os.waitpid(child, 0)
+    assert status == 0
 
 
 @pytest.mark.parametrize("what", ["step", "forward and step", "begin", "meet", "close"])

@@ -13,6 +13,7 @@ import torch.utils.checkpoint
 from torch import Tensor, nn
 
 import roundelay
+from roundelay.attached.parameters import Parameters
 from roundelay.attached.stepping import scaled_rates
 from roundelay.core.errors import UserError
 from roundelay.strategies import make_strategy
@@ -142,6 +143,33 @@ def by_own_gradients(model: nn.Sequential, optimizers: list[torch.optim.Optimize
     return losses
 
 
+def with_graphs(model: nn.Sequential, optimizers: list[torch.optim.Optimizer]) -> list[float]:
+    """Gradients that can be differentiated."""
+    for x, y in batches():
+        gradients = torch.autograd.grad(loss_of(model, x, y), tuple(model.parameters()), create_graph=True)
+        for p, gradient in zip(model.parameters(), gradients, strict=True):
+            p.grad = gradient
+        for optimizer in optimizers:
+            optimizer.step()
+    return []
+
+
+class ByCurvature(torch.optim.SGD):
+    """Divides gradients by the row sums of the Hessian."""
+
+    def step(self, closure: Callable[[], Any] | None = None) -> Any:
+        mine = [p for group in self.param_groups for p in group["params"]]
+        gradients = [p.grad for p in mine]
+        sums = torch.autograd.grad(gradients, mine, list(map(torch.ones_like, mine)), retain_graph=True)
+        with torch.no_grad():
+            for p, gradient, curvature in zip(mine, gradients, sums, strict=True):
+                p.sub_(0.1 * gradient / (curvature.abs() + 1))
+
+
+def curved(model: nn.Sequential) -> list[torch.optim.Optimizer]:
+    return [ByCurvature(model[0].parameters(), lr=0.1), ByCurvature(model[2].parameters(), lr=0.1)]
+
+
 def one(model: nn.Sequential) -> list[torch.optim.Optimizer]:
     return [torch.optim.AdamW(model.parameters(), lr=0.01)]
 
@@ -175,6 +203,9 @@ LOOPS: list[tuple[Loop, Callable[[nn.Sequential], list[torch.optim.Optimizer]]]]
     (by_functions, one),
     (by_own_gradients, two),
     (by_own_gradients, one),
+    (with_graphs, one),
+    (with_graphs, two),
+    (with_graphs, curved),
 ]
 
 
@@ -191,6 +222,19 @@ def test_the_loop_stays_as_it_is(
         assert loop(model, optimizers) == losses
         assert session.steps >= 6
     assert all(torch.equal(a, b) for a, b in zip(plain.parameters(), model.parameters(), strict=True))
+
+
+def test_a_step_that_cannot_differentiate_its_gradients_is_told_why() -> None:
+    model = network()
+    step = ByCurvature(model.parameters(), lr=0.1).step
+    gradients = torch.autograd.grad(loss_of(model, *next(batches())), tuple(model.parameters()), create_graph=True)
+    for p, gradient in zip(model.parameters(), gradients, strict=True):
+        p.grad = gradient
+    parameters = Parameters(model, 3)
+    mean = list(parameters.gradients(range(4)).values())
+    with pytest.raises(RuntimeError, match="does not require grad") as raised, parameters.updated(None, mean):
+        step()
+    assert raised.value.__notes__[0].startswith("rank 3: the gradients of this loop have a graph")
 
 
 @pytest.mark.parametrize("how", ["made before", "made after"])

@@ -16,8 +16,10 @@ from roundelay.core.streams import stream
 from roundelay_speech.audio.reading import read_audio
 from roundelay_speech.audio.speed import resampled
 from roundelay_speech.corpus.build import change_features
+from roundelay_speech.corpus.checks import one_rate
 from roundelay_speech.corpus.options import PrepareOptions
 from roundelay_speech.corpus.words import read_changes
+from roundelay_speech.data.manifest import Utterance
 from roundelay_speech.lexicon.cleaning import Change, Cleaner
 from roundelay_speech.lexicon.lexicon import Lexicon, NearWords, bare
 from roundelay_speech.prepared import Corpus, load_corpus
@@ -57,6 +59,13 @@ def test_rates_are_told_by_split_and_train_is_right(source: Path) -> None:
     assert "--rate 8000" in message
     assert "a-1" not in message
     assert not (source.parent / "data").exists()
+
+
+@pytest.mark.parametrize(("rate", "said"), [(44100, ["44,100", "22,050", "--rate 16000"]), (16000, [])])
+def test_bands_beyond_speech_are_told(rate: int, said: list[str]) -> None:
+    utterances = [Utterance("a-1", "a", "a.wav", 0.0, 1.0, 0, rate, rate, "a", "YES")]
+    *_, remarks = one_rate({"train": utterances}, None, "error")
+    assert all(word in remarks[0] for word in said) if said else not remarks
 
 
 def test_the_training_split_is_not_accused_by_a_larger_test_split(source: Path) -> None:

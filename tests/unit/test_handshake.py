@@ -19,7 +19,7 @@ from support.until import meanwhile, until
 
 def test_a_wrong_secret_opens_nothing() -> None:
     with listening() as listener:
-        with pytest.raises(UnknownPeer, match="is the run's secret the same there"):
+        with pytest.raises(UnknownPeer, match="the run's secret is another one there"):
             Link.connect(listener.address, b"another", {"host": 1}, 60.0)
         until(lambda: listener.rejected.strangers == 1)
         assert listener.accept(0.0) is None

@@ -12,6 +12,7 @@ import soundfile
 from roundelay.core.errors import UserError
 from roundelay.core.streams import stream
 from roundelay_speech.audio.activity import Cutting
+from roundelay_speech.audio.recordings import unique_names
 from roundelay_speech.transcription.inputs import Recording, recordings
 from roundelay_speech.transcription.live import Latencies
 from roundelay_speech.transcription.transcribing import Finished, Options, Stretches, Transcriber, total_seconds
@@ -226,6 +227,14 @@ def test_what_can_be_named(tmp_path: Path) -> None:
     assert (piped.name, piped.path, piped.source) == ("stdin", tmp_path / "spool", "-")
     (problem,), _ = run([piped])
     assert problem.problem == "-: no such file"
+
+
+def test_names_say_which_file() -> None:
+    """Of one folder, of several, and of a list that gives a name twice."""
+    files = ["x/talk.wav", "x/talk.mp3", "y/talk.wav", "y/more.wav"]
+    found = unique_names([*((Path(file).stem, Path(file)) for file in files), ("more", Path("z/other.wav"))])
+    assert list(found) == ["x/talk.wav", "x/talk.mp3", "y/talk", "y/more", "z/more"]
+    assert list(unique_names([("one", Path("a.wav")), ("one", Path("b.wav"))])) == ["one", "one.2"]
 
 
 @pytest.mark.parametrize(

@@ -62,6 +62,9 @@ def test_who_looks_for_a_leader_says_so_once(
     assert search.wait(0.0, lasts) is None
     asked = f"asked are 127.0.0.1:{port}"
     assert capsys.readouterr().err == f"roundelay: rank 1 waits for a host that says who leads; {asked}, 9 s at most\n"
+    for reason in ("", "a stranger", "another"):
+        lasts.look("others", reason)
+    assert capsys.readouterr().err == "roundelay: rank 1 has refused a connection: a stranger\n"
 
 
 def test_a_host_that_comes_to_a_session_before_the_present_one_is_told(router: Router) -> None:

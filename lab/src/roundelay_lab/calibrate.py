@@ -23,9 +23,9 @@ from roundelay.simulation.scenario import Measured, cores_used, read_run, time_s
 from roundelay.strategies.base import Strategy
 
 ROUNDS = 240
-"""Minibatches a learner simulated for a prediction: many blocks of the usual periods."""
+"""Minibatches a learner that are simulated for a prediction: many blocks of the usual periods."""
 SAME_PERIOD = 1.7
-"""Steps between two means that differ by less than this factor are as good as equal."""
+"""Numbers of steps between two means that differ by less than this factor count as equal."""
 
 
 @dataclass(frozen=True)
@@ -36,11 +36,11 @@ class Costs:
 
     @property
     def cores(self) -> int:
-        """Cores of the host."""
+        """Number of cores of the host."""
         return self.runs[0].cores
 
     def gradient(self, learners: int, frames: float) -> float:
-        """Return seconds of a gradient over `frames` when `learners` compute."""
+        """Return the seconds of a gradient over `frames` frames while `learners` learners compute."""
         same = [run.gradient for run in self.runs if run.learners == learners and abs(run.frames - frames) < 1]
         if same:
             return float(np.mean(same))
@@ -59,8 +59,8 @@ class Costs:
         return (fixed, per_frame) if fixed >= 0 else (0.0, through_zero)
 
     def other(self, of: Callable[[Measured], float | None], learners: int) -> float | None:
-        """Return the seconds of something learners do themselves, from the runs nearest in number; None: no run did
-        it."""
+        """Return the seconds of an effect that learners perform themselves, read by `of`, from the runs with the
+        nearest number of learners; None: no run has any."""
         known = [(run.learners, value) for run in self.runs if (value := of(run)) is not None]
         if not known:
             return None
@@ -68,10 +68,10 @@ class Costs:
         return float(np.mean([v for n, v in known if n == nearest])) * self._crowd(learners) / self._crowd(nearest)
 
     def mean(self, learners: int, steps: float) -> float:
-        """Return seconds of a mean that a learner takes part in every so many steps.
+        """Return the seconds of a mean that a learner takes part in every `steps` steps.
 
-        Waiting is most of it: the longer learners go without meeting, the farther apart they come. So it is taken from
-        the runs nearest in that number.
+        Waiting is most of it: the longer learners go without meeting, the farther apart they come. So the seconds are
+        taken from the runs nearest in that number.
         """
         apart = [abs(np.log(run.steps_a_mean / steps)) for run in self.runs if run.mean is not None]
         close = max(min(apart, default=0.0), float(np.log(SAME_PERIOD)))
@@ -85,7 +85,8 @@ class Costs:
         return max(1.0, learners / self.cores)
 
     def host(self, learners: int, frames: float, steps_a_mean: float) -> VirtualCluster:
-        """Return this host with so many learners, as a virtual cluster; something no run did costs nothing there."""
+        """Return the measured host with `learners` learners, as a virtual cluster; effects that no run measured cost
+        nothing."""
         update = self.other(lambda run: run.update, learners) or 0.0
         mean = self.mean(learners, steps_a_mean)  # of a group of any size, or a mix with neighbours
         return VirtualCluster(
@@ -99,7 +100,7 @@ class Costs:
         )
 
     def knows(self, run: Measured) -> bool:
-        """Return True if some run did everything this one does."""
+        """Return True if the costs of all effects of `run` were measured."""
         exchanges = run.exchange is None or any(other.exchange is not None for other in self.runs)
         alone = run.mean is None or run.learners == 1  # a mean of one costs nothing
         return bool(self.runs) and exchanges and (alone or any(other.mean is not None for other in self.runs))
@@ -107,7 +108,7 @@ class Costs:
 
 @dataclass(frozen=True)
 class Predicted:
-    """Frames per second of all learners, of one strategy and number of learners."""
+    """A prediction: frames per second of all learners, for one strategy and number of learners."""
 
     label: str
     learners: int
@@ -117,12 +118,12 @@ class Predicted:
 
     @property
     def error(self) -> float | None:
-        """Relative, of the prediction from other runs; None: there is nothing to compare."""
+        """Relative error of the prediction from other runs; None: nothing to compare with."""
         return _relative(self.frames_per_second, self.measured)
 
     @property
     def own_error(self) -> float | None:
-        """Relative, of the prediction by the run's own costs."""
+        """Relative error of the prediction from the run's own costs."""
         return _relative(self.own, self.measured)
 
 
@@ -131,8 +132,8 @@ def _relative(found: float | None, measured: float | None) -> float | None:
 
 
 def calibrate(exps: Sequence[Path], learners: Sequence[int] = (1, 2, 4)) -> tuple[Costs, list[Predicted]]:
-    """Return costs of the runs together; and every run predicted from the others, and the same strategies for
-    `learners`.
+    """Return the costs measured by all runs, and predictions: of every run from the others, and of the same strategies
+    for other numbers of `learners`.
 
     Raises:
         UserError: a run cannot be used, or they are from different hosts.

@@ -50,10 +50,10 @@ TRACE = "trace"
 
 
 def _on_death(wanted: str, strategy: Strategy) -> str:
-    """Return the policy that `training.on_death` means for this strategy.
+    """Return the policy that `training.on_death` stands for under a strategy.
 
     Raises:
-        UserError: it cannot do that.
+        UserError: the strategy does not allow that policy.
     """
     synchronous = strategy.traits.synchronous
     possible = ("stop", "go-on", "shrink", "replace") if synchronous else ("replace", "go-on", "stop")
@@ -71,7 +71,7 @@ def _several_hosts(recipe: Recipe, place: HostPlace, strategy: Strategy) -> Stra
     """Return the strategy on several hosts: nodes are hosts, unless the recipe says how large they are.
 
     Raises:
-        UserError: it cannot be trained like this.
+        UserError: the strategy cannot be trained on these hosts.
     """
     training = recipe.training
     if training.runtime != "procs":
@@ -92,14 +92,14 @@ def _several_hosts(recipe: Recipe, place: HostPlace, strategy: Strategy) -> Stra
 
 
 def renumbered(stragglers: Sequence[str], former: Sequence[int]) -> list[str]:
-    """Return the stragglers among learners that are left, by their new ranks; `former` has the ranks they had."""
+    """Return the stragglers among the learners that are left, with their new ranks; `former` has their old ranks."""
     rests = {parse_straggler(text).rank: text.partition(":")[2] for text in stragglers}
     return [f"{rank}:{rests[one]}" for rank, one in enumerate(former) if one in rests]
 
 
 def make_job(recipe: Recipe, exp: Path | None = None, place: HostPlace | None = None) -> Job:
-    """Return the job a recipe describes; a trace, if one is to be recorded, goes into the run directory `exp`. `place`
-    says which of several hosts this is.
+    """Return the job that a recipe describes. A trace, if it is to be recorded, goes into the run directory `exp`;
+    `place` is that of this host among several.
 
     Raises:
         UserError: a part that the recipe names is missing, or two do not fit together.
@@ -164,7 +164,7 @@ def _remarks(task: AcousticTask) -> tuple[str, ...]:
 
 
 def _task(recipe: Recipe) -> AcousticTask:
-    """Return the task of a recipe whose order is settled.
+    """Return the task of a recipe, whose training order must be given.
 
     Raises:
         UserError: there is no such device, or no alignment; objective, model and minibatch do not fit together.
@@ -214,7 +214,7 @@ def _strategy(recipe: Recipe, place: HostPlace | None) -> Strategy:
     """Return the strategy of the recipe, on one host or several.
 
     Raises:
-        UserError: it cannot be trained with so many learners, or on several hosts.
+        UserError: the strategy cannot be trained with so many learners, or on several hosts.
     """
     training = recipe.training
     strategy = make_strategy(training.strategy, training.options).under(training.rate, not training.size.per_learner)
@@ -226,7 +226,7 @@ def _strategy(recipe: Recipe, place: HostPlace | None) -> Strategy:
 
 
 def _autocast(training: Training) -> bool:
-    """Return True if gradients are computed in bfloat16 where torch takes that for safe.
+    """Return True if gradients are to be computed under bfloat16 autocast.
 
     Raises:
         UserError: there is no such device.
@@ -239,7 +239,7 @@ def _autocast(training: Training) -> bool:
 
 
 def _stragglers(training: Training) -> tuple[Straggler, ...]:
-    """Return the learners made slow.
+    """Return the learners that are made slow on purpose.
 
     Raises:
         UserError: one is named twice, or does not exist.
@@ -253,7 +253,7 @@ def _stragglers(training: Training) -> tuple[Straggler, ...]:
 
 
 def _after_death(on_death: str, strategy: Strategy) -> AfterDeath:
-    """Return the way on after a death that the strategy itself cannot survive."""
+    """Return the action after a death that the strategy itself cannot survive."""
     if not strategy.traits.synchronous or on_death == "stop":
         return "stop"
     return "go-on" if on_death == "go-on" else "shrink" if on_death == "shrink" else "restart"
@@ -292,8 +292,8 @@ def make_terms(recipe: Recipe, strategy: Strategy, exp: Path | None = None) -> H
 
 
 def save_model(task: AcousticTask, x: Tensor, path: Path) -> None:
-    """Write parameters `x` (P,) by name, with the front end's buffers and the prior; beside it a JSON of sizes, and the
-    units where columns are units."""
+    """Write parameters `x` (P,) by name, with the front end's buffers and the prior; beside it a JSON with sizes, and
+    with the units if columns are units."""
     learner = task.build()
     assert isinstance(learner, ModuleLearner)
     network = learner.module.cpu()

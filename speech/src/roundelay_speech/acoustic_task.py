@@ -56,7 +56,7 @@ class Targets(ABC):
 
     @abstractmethod
     def frames(self, examples: AcousticExamples) -> int:
-        """Return training frames that `windows` of the examples numbers."""
+        """Return the number of training frames of the examples."""
 
     @abstractmethod
     def prior(self, examples: AcousticExamples) -> NDArray[np.float32]:
@@ -69,7 +69,7 @@ class Targets(ABC):
 
 @final
 class TiedStates(Targets):
-    """Every frame has a tied state, which an alignment names."""
+    """The targets of models of tied states: every frame has one, from an alignment."""
 
     def __init__(self, corpus: Path, alignment: Path, order: OrderName) -> None:
         make = TrainingIndex.open if order == "blocks" else TrainingIndex.make
@@ -98,10 +98,10 @@ class TiedStates(Targets):
 
 @final
 class Units(Targets):
-    """Every utterance has a row of units, or a graph of them, and none of them a time.
+    """The targets of models of units: every utterance has a row of units, or a graph of them, without times.
 
     Args:
-        objective: by which they are learned.
+        objective: the objective by which the units are learned.
     """
 
     def __init__(self, corpus: Path, units: UnitSet, subsampling: int, objective: Objective) -> None:
@@ -166,7 +166,7 @@ class AcousticTask(Task):
     units: UnitSet | None = None  # None: tied states of the alignment
     scales: tuple[float, ...] = ()  # of the front end, where the first of several hosts has measured them
     measured: list[tuple[float, ...]] = field(default_factory=list, init=False, repr=False, compare=False)
-    """Scales that the first learner built here has measured: further ones, in processes of their own too, have them."""
+    """Scales that the first learner built here has measured, for all further ones, also in other processes."""
 
     @property
     def in_shards(self) -> bool:
@@ -176,7 +176,7 @@ class AcousticTask(Task):
         return replace(self, scales=tuple(common))
 
     def targets(self) -> Targets:
-        """Return features and the targets to be learned of them; of a large corpus as all processes of a host map them.
+        """Return the features and targets; of a large corpus as an index that all processes of a host map.
 
         Raises:
             UserError: corpus or alignment is missing or broken.
@@ -188,7 +188,7 @@ class AcousticTask(Task):
 
     @property
     def subsampling(self) -> int:
-        """Frames of features that one row of scores stands for."""
+        """Number of frames of features for one row of scores."""
         return int(getattr(self.model, "subsampling", 1))
 
     def build(self) -> Learner:
@@ -210,8 +210,8 @@ class AcousticTask(Task):
         return learner
 
     def _set_scales(self, frontend: Frontend, examples: AcousticExamples, frames: int) -> tuple[float, ...]:
-        """Set the scales of a front end: to those that are known already, else as some of so many training frames have
-        them; returns them."""
+        """Set the scales of a front end, and return them: those already known, else those of a sample of the `frames`
+        training frames."""
         if known := self.scales or next(iter(self.measured), ()):
             frontend.scale.copy_(torch.tensor(known).view_as(frontend.scale))
             return known

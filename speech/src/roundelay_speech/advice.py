@@ -20,7 +20,7 @@ from roundelay_speech.recipes.recipe import Recipe, load_recipe, read_kept
 
 
 def probed(source: str, overrides: Sequence[str], machines: Machines) -> tuple[VirtualCluster, AdviceTask]:
-    """Return `probed_recipe` of the recipe of this name or file.
+    """Time the recipe named `source`, a name or a file, with overrides: `probed_recipe`.
 
     Raises:
         UserError: as `load_recipe` and `probed_recipe`.
@@ -29,7 +29,7 @@ def probed(source: str, overrides: Sequence[str], machines: Machines) -> tuple[V
 
 
 def probed_recipe(recipe: Recipe, machines: Machines) -> tuple[VirtualCluster, AdviceTask]:
-    """Return the machines with the recipe's model, and its task.
+    """Time the recipe's model on this machine; return a cluster of `machines` like it, and the task.
 
     Raises:
         UserError: as `make_job`: corpus or alignment are missing.
@@ -46,7 +46,8 @@ def probed_recipe(recipe: Recipe, machines: Machines) -> tuple[VirtualCluster, A
 
 
 def _seconds(learner: Learner, plan: EpochPlan, machines: Machines) -> float:
-    """Return seconds of a gradient of one of the plan's minibatches, by as many threads as a learner has there."""
+    """Return the seconds of a gradient of one of the plan's minibatches, with as many threads as a learner has on
+    `machines`."""
     x = learner.initial()
     gradient = torch.empty_like(x)
 
@@ -58,7 +59,7 @@ def _seconds(learner: Learner, plan: EpochPlan, machines: Machines) -> float:
 
 
 def task_of_recipe(recipe: Recipe, learners: int) -> tuple[AdviceTask, Learner]:
-    """Return the recipe's task, so many epochs as its schedule has at most, and a learner of it.
+    """Return the recipe's task, with the most epochs that its schedule allows, and a learner of it.
 
     Raises:
         UserError: as `make_job`.
@@ -80,13 +81,12 @@ def task_of_recipe(recipe: Recipe, learners: int) -> tuple[AdviceTask, Learner]:
 
 
 def chosen_strategy(source: str, overrides: Sequence[str], exp: Path) -> tuple[str, str]:
-    """Return the strategy that `auto` means for a recipe on this host, and why. Several learners have one for several,
-    also where one alone would be first: the reason says so then.
-
-    A run that is there goes on by its own: the choice is in its recipe.
+    """Choose the strategy for `auto` for a recipe on this host; return it and the reason. Several learners get a
+    strategy for several, even if one alone would be faster: the reason says so then. An existing run in `exp` keeps the
+    strategy in its recipe.
 
     Args:
-        overrides: of the recipe, without a strategy.
+        overrides: overrides of the recipe, without a strategy.
 
     Raises:
         UserError: as `load_recipe`, `make_job`.
@@ -102,7 +102,7 @@ def chosen_strategy(source: str, overrides: Sequence[str], exp: Path) -> tuple[s
 
 
 def refuse_several_hosts() -> None:
-    """Raise a UserError: hosts agree on a strategy before they start."""
+    """Raise a UserError if this host is one of several, which must agree on a strategy before they start."""
     raise UserError(
         "--strategy auto is for one host: several must be given the same strategy. Ask once, with `roundelay advise "
         "--probe RECIPE --hosts ADDRESS:PORT ...`, and give all of them what it says."
@@ -110,7 +110,7 @@ def refuse_several_hosts() -> None:
 
 
 def _facts(recipe: Recipe) -> tuple[VirtualCluster, AdviceTask]:
-    """Return the learners of the recipe, as they will be: this machine's, or those of its virtual cluster."""
+    """Return the cluster of the recipe's learners, on this machine or virtual, and the task."""
     learners = recipe.training.learners
     slow = [parse_straggler(text) for text in recipe.training.stragglers]
     if recipe.training.runtime == "sim":

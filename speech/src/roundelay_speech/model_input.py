@@ -17,7 +17,7 @@ from roundelay_speech.prepared import TRAIN, Corpus
 
 @dataclass(frozen=True)
 class ModelInput:
-    """The features, words and transcripts a model was trained on."""
+    """Facts of the features, words and transcripts that a model was trained on."""
 
     sampling_rate: int  # of the audio, in Hz
     # frame_shift, frame_length: in seconds.
@@ -33,7 +33,7 @@ class ModelInput:
 
     @classmethod
     def of(cls, corpus: Corpus, store: FeatureStore) -> "ModelInput":
-        """Return the input of a corpus and the features a model is trained on."""
+        """Describe a corpus and features on which a model is trained."""
         return cls(
             store.sampling_rate,
             store.frame_shift,
@@ -47,8 +47,8 @@ class ModelInput:
         )
 
     def changes(self, corpus: Corpus) -> str:
-        """Return differences of lexicon and training transcripts from those the model was trained on; or an empty
-        text."""
+        """Return words on differences of a corpus's lexicon and training transcripts from those the model was trained
+        on; "" if there are none."""
         found = []
         if _digest([corpus.lexicon.to_text()]) != self.lexicon:
             found.append(f"the lexicon ({self.words:,} words then, {len(corpus.lexicon.words):,} now)")
@@ -60,7 +60,7 @@ class ModelInput:
 
 
 def filterbanks(config: Mapping[str, Any]) -> list[dict[str, Any]]:
-    """Return the options of the filterbanks in a store's configuration; none where features were given."""
+    """Return the options of the filterbanks in a store's configuration; empty if the features were given."""
     if "num_bins" in config:  # stores of version 1 had one filterbank, and its options only
         return [dict(config)]
     parts = config.get("parts", ())
@@ -68,8 +68,8 @@ def filterbanks(config: Mapping[str, Any]) -> list[dict[str, Any]]:
 
 
 def makers(config: Mapping[str, Any]) -> dict[str, str]:
-    """Return the identity of the models that made a part, by its name, as a store's configuration has it; where it has
-    one."""
+    """Return the identities of the models that made parts of features, by part, as far as a store's configuration has
+    them."""
     parts = [part for part in config.get("parts", ()) if isinstance(part, Mapping)]
     return {str(part.get("name")): str(part["made_by"]) for part in parts if part.get("made_by")}
 
@@ -77,14 +77,14 @@ def makers(config: Mapping[str, Any]) -> dict[str, str]:
 def features_for(
     corpus: Corpus, parts: Sequence[StoredPart], known: ModelInput | None, model: str, splits: Sequence[str] = ()
 ) -> FeatureStore:
-    """Return the features of a corpus that a model understands: those in use, or, where the corpus was given others
-    since, those the model was trained on, if they are still there.
+    """Return the features of a corpus that fit a model: those in use, or, if the corpus has got others since, those the
+    model was trained on, if they still exist.
 
     Args:
-        parts: the columns the model was trained on; one called `features` where it knows their number only.
-        known: other facts about them; None: the model was saved by a version that did not keep it.
-        model: names the model in messages.
-        splits: whose utterances must have features; none: all.
+        parts: the columns that the model was trained on; one called `features` if only their number is known.
+        known: other facts about the model's input; None: saved by a version that did not keep them.
+        model: name of the model in messages.
+        splits: splits whose utterances must have features; empty: all.
 
     Raises:
         UserError: the features in use differ, and no others fit; names every difference and what to do.
@@ -114,7 +114,7 @@ def features_for(
 def refuse(
     differences: Sequence[str], parts: Sequence[StoredPart], corpus: Corpus, known: ModelInput | None, model: str
 ) -> None:
-    """Raise a UserError that names all differences (see `mismatches`) and what to do; nothing where there are none."""
+    """Raise a UserError that names all differences (see `mismatches`) and what to do, if there are any."""
     if differences:
         raise UserError(
             f"{corpus.folder}: its features are not those the model in {model} was trained on:\n"
@@ -123,7 +123,7 @@ def refuse(
 
 
 def mismatches(store: FeatureStore, parts: Sequence[StoredPart], known: ModelInput | None) -> list[str]:
-    """Return every way in which features differ from those that a model was trained on."""
+    """Return all differences of a store's features from those that a model was trained on."""
     found = []
     if known is not None and store.sampling_rate != known.sampling_rate:
         found.append(f"audio at {store.sampling_rate:,} Hz, the model's at {known.sampling_rate:,} Hz")

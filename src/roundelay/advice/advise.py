@@ -15,15 +15,16 @@ from roundelay.runtime.hosts.options import HostOptions
 from roundelay.runtime.sim.cluster import Node, VirtualCluster
 
 EQUALLY_FAST = 1.01
-"""Times the seconds of the fastest, within which its plainest form is taken: no codec, few fragments."""
+"""A plainer form (no codec, few fragments) is taken if it needs at most so many times the seconds of the fastest."""
 FILLED = 0.8
-"""Examples a second of a learner's share over those of the whole minibatch, below which the share is too small."""
+"""A learner's share of a minibatch is too small if it is computed at fewer examples a second than this times the rate
+of the whole."""
 FASTER = 10.0
-"""Times as fast a link is supposed to be for the line on its gain."""
+"""Factor on the link's speed in the line on the gain of a faster link."""
 ALONE = "sgd"
 """The strategy of one learner alone."""
 LOOKED_AT_AGAIN = 6
-"""Candidates, the first ones, that are looked at again for those lines."""
+"""Number of first candidates that are ranked again for the lines on a second machine and a faster link."""
 
 
 @final
@@ -31,10 +32,10 @@ LOOKED_AT_AGAIN = 6
 class MinibatchShare:
     """The part of a round's minibatch that each of several learners has, as fast as it is computed.
 
-    frames  of it
+    frames  of the part
     whole   frames of the round
     option  the number and the name of the recipe's option that gives every learner the whole
-    filled  examples a second of it over those of the whole, by as many threads
+    filled  examples a second of the part over those of the whole, by as many threads
     """
 
     frames: int
@@ -43,7 +44,7 @@ class MinibatchShare:
     filled: float
 
     def said(self) -> str:
-        """Return the larger total with its rate, in words, where the share is too small; else empty."""
+        """Return a sentence that advises a larger minibatch and gives its rate, if the share is too small; else ""."""
         if self.filled >= FILLED:
             return ""
         return (
@@ -56,13 +57,13 @@ class MinibatchShare:
 @final
 @dataclass(frozen=True)
 class AdviceTask:
-    """A training that is to be advised on.
+    """The training that the advice is for: its model, minibatch and learning rate.
 
     parameters  of the model
     examples    that one learner needs to the loss; frames, sequences, or the unit of a minibatch
     frames      of a learner's minibatch
     momentum    of the local optimizer
-    rate        learning rate that one learner bears well; None: none is said
+    rate        learning rate that one learner bears well; None: not known
     epoch       examples of an epoch, at whose end learners wait for exchanges under way; None: there is no such end
     share       the part of a minibatch that learners share; one learner alone has the whole. None: each has its own, or
                 it was not measured
@@ -84,7 +85,7 @@ class AdviceTask:
 
     @property
     def work(self) -> StepWork:
-        """A step of it."""
+        """One learner's step of this training, as the simulator needs it."""
         return StepWork(self.parameters, self.frames)
 
 
@@ -93,13 +94,13 @@ class AdviceTask:
 class Ranked:
     """A candidate with its predicted results.
 
-    throughput     examples a second of all learners
-    of_never_talking  share of the throughput if they never talked
+    throughput     examples a second of all learners together
+    of_never_talking  throughput, as a share of that of learners that never talk to each other
     bears          largest learning rate, as a share of the largest that one learner bears
     factor         times as many examples as one learner needs for the same loss
     seconds        to that loss
     error          standard error of the logarithm of seconds
-    outside        reasons why the fit says little of it
+    outside        reasons why the fit says little of this candidate
     """
 
     candidate: Candidate
@@ -113,21 +114,21 @@ class Ranked:
 
     @property
     def range(self) -> tuple[float, float]:
-        """Seconds, one standard error less and more."""
+        """Seconds to the loss, one standard error less and one more."""
         return self.seconds * exp(-self.error), self.seconds * exp(self.error)
 
 
 @final
 @dataclass(frozen=True)
 class BesideAlone:
-    """The best of several learners beside one learner alone.
+    """The best strategy for several learners, compared with one learner alone.
 
-    Of examples as many are supposed to be needed however many learners share them: then every gradient of several
-    counts as much as one of a learner alone. It is so where learners share a small minibatch, or have a learning rate
-    that makes up for their number, as far as the noise of gradients allows. At the other end, at the learning rate of
-    one learner and with a minibatch each, the common model moves as the fastest learner's row where rows are weighed
-    (the default, `rate="auto"`, goes further by the noise of gradients), and else for each gradient by the strategy's
-    `moves`.
+    The number of examples needed is supposed not to depend on how many learners share them: then every gradient of
+    several counts as much as one of a learner alone. It is so where learners share a small minibatch, or have a
+    learning rate that makes up for their number, as far as the noise of gradients allows. At the other end, at the
+    learning rate of one learner and with a minibatch each, the common model moves as the fastest learner's row where
+    rows are weighed (the default, `rate="auto"`, goes further by the noise of gradients), and else for each gradient by
+    the strategy's `moves`.
 
     alone     one learner, on the fastest machine
     together  the best of several
@@ -139,12 +140,13 @@ class BesideAlone:
 
     @property
     def sooner(self) -> float:
-        """Times sooner than one learner alone, if every gradient counts as one of a learner alone."""
+        """One learner's seconds over those of several, if each gradient of several counts as much as one of a learner
+        alone."""
         return self.alone.seconds / self.together.seconds
 
     @property
     def at_the_rate_of_one(self) -> float:
-        """Times sooner at the learning rate of one learner, with a minibatch each."""
+        """One learner's seconds over those of several, at one learner's rate and with a minibatch each."""
         strategy = self.together.candidate.made.under("fastest", shared=False)
         if strategy.weighed:
             return self.together.of_never_talking / self.together.factor
@@ -152,11 +154,11 @@ class BesideAlone:
 
     @property
     def one_is_best(self) -> bool:
-        """True if one learner alone is first even if every gradient counts."""
+        """True if one learner alone is faster even if every gradient of several counts fully."""
         return self.sooner <= 1
 
     def said(self) -> str:
-        """Return the comparison in words, with what to do."""
+        """Return the comparison in words, with advice on what to do."""
         one, several = written(self.alone.seconds), written(self.together.seconds)
         if self.one_is_best:
             return (
@@ -184,7 +186,7 @@ class WhatIf:
 @final
 @dataclass(frozen=True)
 class Advice:
-    """Candidates in their order, the fastest to the loss first."""
+    """The answer of `roundelay advise`: candidates in order, the fastest to the loss first."""
 
     cluster: str
     learners: int
@@ -192,24 +194,27 @@ class Advice:
     ranked: tuple[Ranked, ...]
     what_if: tuple[WhatIf, ...]
     rows: str = ""
-    """The form that rows of the first come to have between machines, in words; empty where no link chooses."""
+    """The codec that the links between machines will choose for rows of the first candidate, in words; "" where they
+    choose none."""
 
     @property
     def first(self) -> Ranked:
-        """The fastest of which the fit knows enough, or else of all, in the plainest form that is as fast."""
+        """The fastest candidate that the fit knows enough about, else the fastest of all, in the plainest form that is
+        as fast."""
         return best_of(self.ranked)
 
     @property
     def beside_alone(self) -> BesideAlone | None:
-        """The best of several learners beside one; None where there is one."""
+        """The best candidate of several learners compared with one learner; None where the cluster has only one."""
         return beside_alone(self.ranked, self.learners)
 
     def said_of_rows(self) -> str:
-        """Return a sentence on the form of rows of the first between machines; empty where nothing is chosen."""
+        """Return a sentence on the codec of rows between machines under the first candidate; "" where links choose
+        none."""
         return f"Rows between machines would go as {self.rows}; a training measures its links." if self.rows else ""
 
     def to_json(self) -> dict[str, Any]:
-        """Return a plain mapping."""
+        """Return the advice as a mapping of plain values, for JSON."""
         beside = self.beside_alone
         return {
             "cluster": self.cluster,
@@ -236,7 +241,7 @@ def _row(one: Ranked) -> dict[str, Any]:
 
 
 def advise(cluster: VirtualCluster, task: AdviceTask) -> Advice:
-    """Rank everything that is considered for `cluster`.
+    """Rank all candidate strategies for `cluster`, and the changes that would speed the training up.
 
     Raises:
         UserError: learners of the cluster die or join, which no prediction knows of.
@@ -258,8 +263,8 @@ def advise(cluster: VirtualCluster, task: AdviceTask) -> Advice:
 
 
 def form_of_rows(candidate: Candidate, cluster: VirtualCluster, task: AdviceTask) -> str:
-    """Return the form that rows come to have on the links between machines, in words, where a strategy leaves it to
-    them; else empty."""
+    """Return the codec that the links between machines will choose for rows, in words; "" where the strategy leaves
+    them no choice."""
     row_format = RowFormat.of(HostOptions(wire=candidate.wire), candidate.made.traits.paced_by_links)
     if len(cluster.machines()) == 1 or not row_format.said():
         return ""
@@ -268,7 +273,8 @@ def form_of_rows(candidate: Candidate, cluster: VirtualCluster, task: AdviceTask
 
 
 def best_of(ranked: Sequence[Ranked]) -> Ranked:
-    """Return the best of candidates in their order."""
+    """Return the first of `ranked` that the fit knows enough about, else the first of all, in its plainest form that is
+    about as fast."""
     known = [one for one in ranked if not one.outside] or list(ranked)
     fastest = known[0]
     forms = [one for one in known if one.candidate.strategy == fastest.candidate.strategy]
@@ -277,18 +283,18 @@ def best_of(ranked: Sequence[Ranked]) -> Ranked:
 
 
 def beside_alone(ranked: Sequence[Ranked], learners: int) -> BesideAlone | None:
-    """Compare the best of several learners with one alone; return None where there are not both."""
+    """Compare the best candidate of several learners with one learner alone; return None if `ranked` has not both."""
     alone = [one for one in ranked if one.candidate.strategy == ALONE]
     several = [one for one in ranked if one.candidate.strategy != ALONE]
     return BesideAlone(alone[0], best_of(several), learners) if alone and several else None
 
 
 def choice(ranked: Sequence[Ranked], learners: int, cluster: str, source: str) -> tuple[Ranked, str]:
-    """Return the choice for so many learners that are there, and the reason, in words that follow a colon. Several
-    learners have a strategy for several, also where one alone would be first: the reason says so then.
+    """Return the candidate to train `learners` learners with, and the reason, in words that follow a colon. Where one
+    learner alone would be fastest, several still get a strategy for several, and the reason says so.
 
     Args:
-        source: of the prediction, in words that follow it.
+        source: where the prediction comes from, in words.
     """
     beside = beside_alone(ranked, learners)
     chosen = best_of(ranked) if beside is None else beside.together
@@ -303,7 +309,7 @@ def choice(ranked: Sequence[Ranked], learners: int, cluster: str, source: str) -
 
 
 def rank(cluster: VirtualCluster, task: AdviceTask, considered: Iterable[Candidate]) -> list[Ranked]:
-    """Return `considered` in the order of their seconds."""
+    """Return the candidates `considered` with their predictions, by seconds to the loss."""
     alone = never_talking(cluster, task.work)
     return sorted((_predict(one, cluster, task, alone) for one in considered), key=lambda one: one.seconds)
 
@@ -331,7 +337,7 @@ def _predict(candidate: Candidate, cluster: VirtualCluster, task: AdviceTask, al
 
 
 def changed(cluster: VirtualCluster) -> list[tuple[str, VirtualCluster]]:
-    """Return clusters with a machine more, and with faster links."""
+    """Return variants of the cluster, each with its name: with one machine more, and with faster links."""
     last = replace(cluster.nodes[-1], count=1)
     found = [("a second machine" if len(cluster.machines()) == 1 else "a machine more", _with_machine(cluster, last))]
     if len(cluster.machines()) > 1:

@@ -20,17 +20,17 @@ from roundelay.runtime.sim.cluster import Compute, Handicap, Node, VirtualCluste
 from roundelay.strategies import make_strategy
 
 EQUAL = 1.05
-"""Learners that differ by less are as fast as each other."""
+"""Learners whose speeds differ by less than this share count as equally fast."""
 LATENCY_ASSUMED = 1e-4
-"""Seconds of a message; records do not say."""
+"""Latency in seconds of a link between hosts, which records do not say."""
 
 
 @final
 @dataclass(frozen=True)
 class RunFacts:
-    """A run, as advice needs it.
+    """The facts of a recorded run that advice needs.
 
-    link_known  its records say how fast links are; else the cluster has the usual ones
+    link_known  True if the records say how fast links are; else the cluster has links of the usual speed
     """
 
     cluster: VirtualCluster
@@ -39,14 +39,14 @@ class RunFacts:
 
 
 def read_facts(exp: Path, target_loss: float | None = None, link: VirtualLink | None = None) -> RunFacts:
-    """Return the cluster and the task of a run directory.
+    """Return the cluster and the task of the run in directory `exp`.
 
     Args:
-        target_loss: held-out, that examples are counted to; None: the lowest that the run has reached.
-        link: between hosts, instead of the records' own.
+        target_loss: held-out loss to which examples are counted; None: the lowest that the run has reached.
+        link: between hosts, in place of the one in the records.
 
     Raises:
-        UserError: it is no run of real learners, or never reached that loss; names the file.
+        UserError: `exp` is no run of real learners, or it never reached that loss; names the file.
     """
     records = read_events(exp / EVENTS)
     started, segments = of_kind(records, RunStarted), of_kind(records, Segment)
@@ -75,7 +75,8 @@ def read_facts(exp: Path, target_loss: float | None = None, link: VirtualLink | 
 
 
 def _seconds(segment: Segment) -> list[float]:
-    """Return seconds of a minibatch, by rank; learners that trained none are as fast as the others."""
+    """Return each learner's seconds a minibatch, by rank; learners that trained none are taken to be as fast as the
+    others."""
     spent = zip(segment.learner_gradient_s, segment.learner_update_s, segment.learner_steps, strict=True)
     found = [(gradient + update) / steps if steps else None for gradient, update, steps in spent]
     usual = float(np.median([one for one in found if one is not None]))
@@ -83,16 +84,14 @@ def _seconds(segment: Segment) -> list[float]:
 
 
 def _hosts(records: Sequence[Record], learners: int) -> int:
-    """Return hosts of the run, if its learners are evenly on them; else 1."""
+    """Return the number of hosts of the run if each has equally many learners; else 1."""
     there = {int(link[end]) for one in of_kind(records, Links) for link in one.links for end in ("host", "peer")}
     return len(there) if there and learners % len(there) == 0 else 1
 
 
 def _link(records: Sequence[Record]) -> VirtualLink | None:
-    """Return the link between hosts, by the seconds that requests were under way; None: there were none, or no hosts.
-
-    A byte is in the views of both ends, a request in that of the host that made it.
-    """
+    """Return the link between hosts, estimated from the seconds that requests were under way; None if there was one
+    host or no request. Both ends record a byte; only the host that made a request records it."""
     carried: dict[tuple[float, ...], float] = defaultdict(float)
     waited: dict[tuple[float, ...], float] = defaultdict(float)
     views: dict[tuple[float, ...], set[float]] = defaultdict(set)
@@ -108,8 +107,8 @@ def _link(records: Sequence[Record]) -> VirtualLink | None:
 def _task(
     exp: Path, records: Sequence[Record], run: RunStarted, recipe: dict[str, object], target: float | None
 ) -> AdviceTask:
-    """Return the run's task; examples are those that one learner would have needed, by the fit's factor for its
-    strategy."""
+    """Return the run's task. Its examples are those that one learner would have needed: the run's, divided by the fit's
+    factor for its strategy."""
     training, optimizer, schedule = (dict(recipe.get(key) or {}) for key in ("training", "optimizer", "schedule"))  # type: ignore[call-overload]
     evaluations = [one for one in of_kind(records, Evaluation) if one.split == "dev"]
     momentum = float(optimizer.get("momentum", 0.9))
@@ -127,8 +126,8 @@ def _task(
 
 
 def _examples(exp: Path, evaluations: Sequence[Evaluation], target: float | None) -> float:
-    """Return examples that the run had seen when its held-out loss had fallen to the target, on a straight line of
-    logarithms between two evaluations; without a target, to its lowest."""
+    """Return how many examples the run had seen when its held-out loss fell to `target` (None: to its lowest),
+    interpolated between two evaluations in logarithms."""
     known = [one for one in evaluations if one.cross_entropy > 0 and one.frames > 0]
     if not known:
         raise UserError(f"{exp / EVENTS}: no held-out loss in it yet: let an epoch end.")

@@ -34,11 +34,13 @@ from roundelay.strategies.quorate import Quorate
 
 COLUMNS = ("lag", "late", "apart", "apart^2", "reset", "seldom")
 SELDOM = 100.0
-"""Steps between two exchanges of a whole row that count as 1 in the column `seldom`."""
+"""Steps between two exchanges of a whole row at which the column `seldom` is 1."""
 MOST_MEASURED = 8
-"""Learners with which an edge is measured where theory does not say it: it hardly depends on their number."""
+"""Most learners with which the edge of stability is simulated where no formula gives it: it hardly depends on their
+number."""
 EDGE_ROUNDS, EDGE_COORDINATES = 150, 1024
-"""Size of the measurement of an edge; with a period fewer exchanges, since each takes as many steps."""
+"""Rounds and coordinates of that simulation; strategies with a period make fewer exchanges, since each takes as many
+steps."""
 
 
 @final
@@ -62,11 +64,11 @@ class Trained:
 @final
 @dataclass(frozen=True)
 class Efficiency:
-    """Examples that a strategy needs for a loss.
+    """The examples that a strategy needs to reach a loss, compared with one learner.
 
-    factor   times as many as one learner
-    error    standard error of the logarithm of that
-    outside  reasons why the fit says little of it; none: it is within the fitted range
+    factor   examples needed, over those that one learner needs
+    error    standard error of the logarithm of `factor`
+    outside  reasons why the fit says little of this strategy; empty: it is within the fitted range
     """
 
     factor: float
@@ -77,15 +79,15 @@ class Efficiency:
 @final
 @dataclass(frozen=True)
 class EfficiencyFit:
-    """Content of fitted.json.
+    """The fitted model of statistical efficiency, as fitted.json holds it.
 
-    coefficients   by column
+    coefficients   of the logarithm of the factor, by column
     exponent       of the loss over examples, and its standard error
-    without        root mean square of log(loss / loss of one learner) itself: the error of saying nothing
-    leave_one_out  root mean square error of it, of configurations left out of the fit
+    without        root mean square of log(loss / loss of one learner): the error of a fit that predicts no difference
+    leave_one_out  root mean square error of the predicted logarithm, for configurations left out of the fit
     leave_source_out  the same where all runs of a page or a claim are left out together
-    largest        of each column in the fit: the range
-    strategies     names of those in the fit
+    largest        largest value of each column in the fit, beyond which it extrapolates
+    strategies     names of the strategies in the fit
     throughput_error  root mean square of the logarithm of simulated over measured throughput on two hosts
     """
 
@@ -108,7 +110,7 @@ def fitted() -> EfficiencyFit:
 
 
 def efficiency(strategy: Strategy, trained: Trained, fit: EfficiencyFit) -> Efficiency:
-    """Return examples that `strategy` needs beside those that one learner would."""
+    """Return the factor by which `strategy` needs more examples than one learner for the same loss."""
     found = columns(strategy, trained)
     loss = sum(fit.coefficients[name] * value for name, value in found.items())
     outside = [
@@ -126,7 +128,7 @@ def efficiency(strategy: Strategy, trained: Trained, fit: EfficiencyFit) -> Effi
 
 
 def columns(strategy: Strategy, trained: Trained) -> dict[str, float]:
-    """Return the terms of a strategy, by the names of the coefficients."""
+    """Return the terms of the fit for a strategy, by the names of their coefficients."""
     if trained.learners == 1:
         return dict.fromkeys(COLUMNS, 0.0)
     setting = StabilitySetting(trained.learners, trained.momentum, trained.minibatches_a_round)
@@ -147,7 +149,8 @@ def columns(strategy: Strategy, trained: Trained) -> dict[str, float]:
 
 
 def _settled(strategy: Strategy, setting: StabilitySetting) -> Strategy:
-    """Return the strategy with the momentum and rate of its blocks that its defaults mean for so many learners."""
+    """Return the strategy with its block momentum and rate as numbers: those that its defaults stand for in
+    `setting`."""
     if not all(hasattr(strategy, name) for name in ("settled", "momentum", "rate")):
         return strategy
     momentum, rate = cast(Any, strategy).settled(setting)
@@ -156,8 +159,8 @@ def _settled(strategy: Strategy, setting: StabilitySetting) -> Strategy:
 
 @cache
 def bears(strategy: Strategy, learners: int, momentum: float) -> float:
-    """Return the largest product of learning rate and curvature that a strategy bears: by theory, or measured in the
-    simulator to some 5 %; 2 (1 + momentum) for one learner."""
+    """Return the largest product of learning rate and curvature at which a strategy is stable: by a formula, or
+    simulated to some 5 %; 2 (1 + momentum) for one learner."""
     if learners == 1:
         return 2 * (1 + momentum)
     said = theory(strategy, learners, momentum)

@@ -17,13 +17,13 @@ from roundelay.runtime.base import wall_clock
 from roundelay.runtime.sim.cluster import Compute, Node, VirtualCluster, VirtualLink, VirtualLinks
 
 WARM, LONGEST_SECONDS, MOST_STEPS = 2, 3.0, 20
-"""Steps that do not count; a probe ends after so many seconds or steps."""
+"""Steps of a probe that are not timed, and the seconds or steps after which it ends."""
 INPUTS, OUTPUTS, HIDDEN_LAYERS = 440, 2000, 5
-"""Sizes of the network that stands for a model of which only the number of parameters is known."""
+"""Sizes of the network of linear layers that is timed where only a model's number of parameters is known."""
 COPIED = 1 << 23
-"""Elements copied to see how fast memory is."""
+"""Elements copied to time the memory."""
 PAYLOAD = 1448 / 1514
-"""Share of a frame of Ethernet that TCP may fill."""
+"""Share of an Ethernet frame that TCP can fill with data."""
 
 
 @final
@@ -31,7 +31,7 @@ PAYLOAD = 1448 / 1514
 class Machines:
     """Machines like this one, and the links between them.
 
-    learners  on each
+    learners  on each machine
     count     of machines
     link      between two of them
     """
@@ -42,8 +42,8 @@ class Machines:
 
 
 def probed_layers(parameters: float, frames: int, machines: Machines, processes: int = 1) -> VirtualCluster:
-    """Return the machines with a network of linear layers that has about so many parameters, in one of so many
-    `processes` of each learner."""
+    """Time a network of linear layers with about so many parameters on this machine; return the cluster of `machines`
+    like it. Of the `processes` of each learner, one is timed."""
     width = max(
         1,
         round(
@@ -66,7 +66,7 @@ def probed_layers(parameters: float, frames: int, machines: Machines, processes:
 
 
 def cluster_of(seconds: float, machines: Machines) -> VirtualCluster:
-    """Return machines on each of which a step takes so many seconds with all its learners at work."""
+    """Return the cluster of `machines`, where a step takes `seconds` while all learners of a machine are at work."""
     have = cores()
     return VirtualCluster(
         name="this machine" if machines.count == 1 else f"{machines.count} machines like this",
@@ -77,7 +77,7 @@ def cluster_of(seconds: float, machines: Machines) -> VirtualCluster:
 
 
 def memory_bandwidth() -> float:
-    """Return bytes a second that one core copies, of rows that are in no cache."""
+    """Return the bytes a second at which one core copies rows that are in no cache."""
     rows, best = [np.zeros(COPIED, np.float32) for _ in range(2)], float("inf")
     for _ in range(3):
         begun = wall_clock()
@@ -87,7 +87,8 @@ def memory_bandwidth() -> float:
 
 
 def seconds_of(step: Callable[[int], None], learners: int) -> float:
-    """Return median of a step, by as many threads as each of so many learners would have."""
+    """Return the median seconds of `step`, with as many threads as each of so many learners would have. `step` gets the
+    number of the step."""
     before = torch.get_num_threads()
     torch.set_num_threads(max(1, cores() // learners))
     try:
@@ -102,17 +103,17 @@ def seconds_of(step: Callable[[int], None], learners: int) -> float:
 
 
 def link_of(rate: str, bytes_per_second: float, milliseconds: float = 0.2) -> VirtualLink:
-    """Return a link that carries so many bytes a second, whose messages take so long there and back."""
+    """Return a link that carries so many bytes a second, with a round trip of `milliseconds`; `rate` is its name."""
     if not bytes_per_second > 0:
         raise UserError(f"--link {rate}: nothing passes a link of that rate.")
     return VirtualLink(latency=milliseconds / 2e3, bandwidth=bytes_per_second)
 
 
 def bytes_per_second(rate: str) -> float:
-    """Return bytes of models that a link carries, whose rate is written as `tc` takes it: `100mbit`, `1gbit`.
+    """Return the bytes of models a second that a link carries, from its rate as `tc` writes it: `100mbit`, `1gbit`.
 
     Raises:
-        UserError: it is written otherwise.
+        UserError: `rate` is written otherwise.
     """
     found = re.fullmatch(r"([\d.]+)([kmg])bit", rate)
     if found is None:

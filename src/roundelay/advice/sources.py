@@ -22,7 +22,7 @@ def advise_on(wanted: Wanted, say: Say = lambda _: None) -> Advice:
     """Return the advice for the facts the user gives.
 
     Raises:
-        UserError: something is missing; names the file and the key, or the option.
+        UserError: a fact that advice needs is missing; names the file and the key, or the option.
     """
     wanted.check()
     if wanted.cluster is not None:
@@ -34,7 +34,7 @@ def advise_on(wanted: Wanted, say: Say = lambda _: None) -> Advice:
 
 
 def task_of(wanted: Wanted, known: AdviceTask) -> AdviceTask:
-    """Return the task as it is known, with the user's facts in place of its own."""
+    """Return the task `known`, with facts that the user gives in place of its own."""
     given = {name: getattr(wanted, name) for name in ("parameters", "examples", "frames", "momentum", "rate")}
     share = known.share if wanted.frames is None else None  # measured of other minibatches
     return replace(known, share=share, **{name: value for name, value in given.items() if value is not None})
@@ -80,7 +80,7 @@ def _link(wanted: Wanted) -> VirtualLink | None:
 
 
 def _measured_link(wanted: Wanted, say: Say) -> VirtualLink:
-    """Return the slowest of all ways between these hosts, as the doctor measures them.
+    """Return the slowest link between the hosts in `wanted`, measured as `roundelay doctor` does.
 
     Raises:
         UserError: a host cannot be reached.

@@ -43,15 +43,15 @@ EVERYWHERE = (
     "divshare",
     "adpsgd:random-ring",
 )
-"""Considered for every cluster of two learners or more, those of one host where there is one machine."""
+"""Strategies considered for every cluster of two learners or more; on one machine, those for one host."""
 WITH_A_QUORUM = ("bsp,period=20,quorum=0.75", "bmuf,period=20,quorum=0.75", "diloco,period=50,quorum=0.75")
-"""Considered where some learners may be slower than others, and a quarter of them is one at least."""
+"""Strategies considered too where some learners may be slower than others, and a quarter of all is at least one."""
 
 
 @final
 @dataclass(frozen=True)
 class Candidate:
-    """A strategy, and the options of a run on several hosts that go with it.
+    """A strategy that may be advised, with its options for a run on several hosts.
 
     strategy   as `--strategy` takes it
     wire       codec between hosts, as `--wire` takes it
@@ -69,20 +69,20 @@ class Candidate:
 
     @property
     def codec(self) -> Codec:
-        """The codec of rows and gradients between hosts, as it is before a link has shown its capacity."""
+        """The codec of rows and gradients between hosts, before a link's measured capacity has changed it."""
         if self.wire == AUTO:
             return CODECS["bf16"] if self.made.traits.paced_by_links else FP32
         return CODECS[self.wire]
 
     @property
     def flags(self) -> str:
-        """Options of `roundelay train` that say the same."""
+        """The options of `roundelay train` that choose this candidate."""
         more = f" --fragments {self.fragments}" if self.fragments > 1 else ""
         return f"--strategy {self.strategy}{more}" + (f" --wire {self.wire}" if self.wire != AUTO else "")
 
 
 def candidates(cluster: VirtualCluster) -> list[Candidate]:
-    """Return everything that is considered for this cluster; one learner alone is always among it."""
+    """Return all candidates for a cluster; one learner alone is always among them."""
     return [Candidate("sgd"), *(_of_many(cluster) if cluster.learners > 1 else ())]
 
 
@@ -105,29 +105,29 @@ def _of_many(cluster: VirtualCluster) -> Iterator[Candidate]:
 
 
 def _unequal(cluster: VirtualCluster) -> bool:
-    """Return True if learners are not, or not always, equally fast."""
+    """Return True if learners of the cluster are not, or not always, equally fast."""
     compute, kinds = cluster.compute, {(one.speed, one.cores, one.learners) for one in cluster.machines()}
     return bool(cluster.stragglers or compute.sigma or compute.trace) or len(kinds) > 1
 
 
 MINIBATCHES = 3_000
-"""Simulated for a candidate, over all learners, where its period does not ask for more."""
+"""Minibatches simulated for a candidate, over all learners, unless its period asks for more."""
 RESTART = 1.1
-"""`VirtualLink.restart` between nodes, where a cluster does not say (docs/advice.md)."""
+"""`VirtualLink.restart` in seconds of links between nodes, where a cluster does not give it (docs/advice.md)."""
 INSIDE = VirtualLink(latency=1.3e-3, bandwidth=2.7e9)
-"""Link inside a node whose learners keep its cores busy, by the time their means take of these: 3 ms, and 0.4 ns a byte
-of each learner's vector (docs/advice.md)."""
+"""Link inside a node whose learners keep its cores busy: a mean takes 3 ms of them, and 0.4 ns a byte of each learner's
+vector (docs/advice.md)."""
 CARRYING = 1.1e-9
 """Seconds of a core that exchanges take for each byte a link carries meanwhile: 0.13 of a core where 1 Gbit/s is full
 (docs/exchanges.md)."""
 PERIODS = 2
-"""Periods simulated at least."""
+"""Fewest periods that are simulated, for a strategy with a period."""
 
 
 @final
 @dataclass(frozen=True)
 class NeverTalks(Strategy):
-    """Learners that train on their own."""
+    """A strategy under which learners train alone and never exchange anything: the largest throughput there is."""
 
     name: ClassVar[str] = "never talking"
     traits: ClassVar[Traits] = Traits(synchronous=False, conserves=True, staleness_bound=0, waits="none")
@@ -140,7 +140,7 @@ class NeverTalks(Strategy):
 @final
 @dataclass(frozen=True)
 class StepWork:
-    """The model and its minibatches.
+    """One learner's step: the sizes of the model and of its minibatch.
 
     parameters  of the model
     frames      of a learner's minibatch: examples of any kind
@@ -159,7 +159,7 @@ class StepWork:
 @final
 @dataclass(frozen=True)
 class Speed:
-    """Speed of a candidate.
+    """The simulated speed of a candidate.
 
     examples_per_second  of all learners together
     steps_an_exchange    steps of a learner for each exchange of a whole row that it has begun; 1 where the strategy
@@ -179,7 +179,7 @@ def speed(
 
     Args:
         share: the run's `exchange_share`; None: the default.
-        ours: learners of Roundelay; else of other software, of which only the bytes sent are known.
+        ours: True for learners of Roundelay; False for other software, of which only the bytes sent are known.
     """
     strategy = candidate.made
     if strategy.name == "sgd":
@@ -199,7 +199,7 @@ def speed(
 
 
 def never_talking(cluster: VirtualCluster, work: StepWork) -> float:
-    """Return examples a second of all learners together, if none of them ever sends or waits."""
+    """Return the examples a second of all learners together if none of them ever sends or waits."""
     return _timed(NeverTalks(), replace(cluster, model_bytes=4 * work.parameters), work).frames_per_training_second
 
 
@@ -211,7 +211,7 @@ def _timed(strategy: Strategy, cluster: VirtualCluster, work: StepWork) -> Timed
 
 
 def _alone(cluster: VirtualCluster, work: StepWork) -> float:
-    """Return one learner, on the fastest node."""
+    """Return the cluster cut down to one learner, on its fastest node."""
     fastest = max(cluster.machines(), key=lambda machine: machine.speed)
     one = replace(
         cluster,
@@ -225,8 +225,8 @@ def _alone(cluster: VirtualCluster, work: StepWork) -> float:
 
 
 def as_hosts_do(cluster: VirtualCluster) -> VirtualCluster:
-    """Return the cluster whose means go along the chain of hosts, and whose connections between nodes begin slowly
-    after a pause, unless it says otherwise itself."""
+    """Return the cluster as Roundelay uses one: means go along a chain of hosts, and connections between nodes begin
+    slowly after a pause, unless `cluster` says otherwise."""
     if len(cluster.machines()) > 1 and cluster.allreduce == Allreduce():
         cluster = replace(cluster, allreduce=Allreduce("chain"))
     links = cluster.links
@@ -236,8 +236,8 @@ def as_hosts_do(cluster: VirtualCluster) -> VirtualCluster:
 
 
 def _with_carriers(cluster: VirtualCluster, share: float) -> VirtualCluster:
-    """Return the cluster as learners have it while others carry rows: where learners keep all cores of their node busy,
-    the carrying of rows to other nodes takes as much of these cores as a full link asks for, its `share` at most."""
+    """Return the cluster with slower learners where they keep all cores of their node busy: carrying rows to other
+    nodes takes as much of these cores as a full link asks for, at most `share`."""
     machines = cluster.machines()
     if len(machines) == 1:
         return cluster
@@ -254,7 +254,7 @@ def _with_carriers(cluster: VirtualCluster, share: float) -> VirtualCluster:
 
 
 def _with_busy_cores(cluster: VirtualCluster) -> VirtualCluster:
-    """Return the cluster whose links inside a node are as fast as its busy cores copy and add, unless it says
+    """Return the cluster with links inside a node as fast as its busy cores copy and add, unless `cluster` says
     otherwise."""
     full = [one.learners / one.cores for one in cluster.machines() if one.cores and one.learners >= max(2.0, one.cores)]
     if not full or cluster.links.inside != VirtualLinks().inside:

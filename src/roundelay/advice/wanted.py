@@ -1,4 +1,4 @@
-"""The request for an advice. Torch is not needed to see whether it is one."""
+"""The request for advice, which is checked without loading torch."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -11,13 +11,13 @@ from roundelay.core.errors import UserError
 @final
 @dataclass(frozen=True)
 class Wanted:
-    """Facts that a user gives; None: not given.
+    """The facts that a user asks advice for; None: not given.
 
     cluster      a YAML file
     probe        a recipe whose model is timed on this machine, or a number of parameters
     run          a run directory whose records are read
-    target_loss  held-out, of the run
-    machines     like this one; learners on each
+    target_loss  held-out loss of the run to which examples are counted
+    machines     how many like this one, and the learners on each
     link         rate between them, as tc takes it (100mbit)
     hosts        addresses where `roundelay doctor --listen` waits: links to them are measured
     """

@@ -30,20 +30,20 @@ answer when it has one ..."""
 LEAST_MEAN_PIECE = CHUNK // 4
 """... and the fewest, below which messages cost more than waiting."""
 LIGHTER: Final = 1.5
-"""Times that a row is heavier than one that follows it where it has a mark."""
+"""A row with a mark is followed by rows that are so many times lighter."""
 UNSURE: Final = 2
-"""Steps added to the masses that are compared so: of few steps, equally fast learners have taken one or two more."""
+"""Steps added to both masses before they are compared: early on, equally fast learners may differ by a step or two."""
 _LEAST_SHARE = 1e-9
-"""Share of a row that weighs nothing, where one divides by it."""
+"""Share of a row that weighs nothing, where the share is a divisor."""
 
 
 def chain_piece(places: int, elements: int) -> int:
-    """Return elements of one message of a mean of vectors of so many `elements` along a chain of so many places.
+    """Return the elements of one message in a mean of vectors of `elements` elements along a chain of `places` hosts.
 
     The first message passes every link twice before the mean can be complete. So that this takes no longer in a long
-    chain, from 8 places on it is half as large, from 16 on a quarter, and so on; and a short vector is cut into eight
-    at least, as long as a message is not below a chunk. Whole blocks of every codec, and so the same bits: sums are of
-    elements.
+    chain, messages are half as large from 8 places on, a quarter from 16 on, and so on; and a short vector is cut into
+    at least eight, as long as a message is not below a chunk. A message has whole blocks of every codec, so that its
+    size changes no bit of the mean.
     """
     piece = max(LEAST_MEAN_PIECE, MEAN_PIECE >> max(0, places.bit_length() - 3))
     while piece > CHUNK and 8 * piece > elements:
@@ -72,15 +72,15 @@ def share_average_(mine: Tensor, theirs: Tensor, share: float) -> None:
 
 
 def weights_of(masses: Sequence[float]) -> Sequence[float]:
-    """Return the square root of each mass, by its size; 0 for those much lighter than the heaviest, where that has a
-    mark; equal weights where all are 0."""
+    """Return a weight for each row: the square root of its mass without sign; 0 for rows much lighter than the
+    heaviest, if that has a mark (a mass below 0); equal weights if all masses are 0."""
     heaviest = max(masses, key=abs, default=0.0)
     least = (abs(heaviest) + UNSURE) / LIGHTER - UNSURE if heaviest < 0 else 0.0
     return some_weight([sqrt(abs(mass)) if abs(mass) >= least else 0.0 for mass in masses])
 
 
 def shares_of(masses: Sequence[float]) -> list[float]:
-    """Return `weights_of` rows with these masses, over their sum."""
+    """Return the share of each row in the model: `weights_of(masses)` over their sum."""
     weights = weights_of(masses)
     total = sum(weights)
     return [weight / total for weight in weights]
@@ -98,7 +98,7 @@ def fastest_over_mean(others: Sequence[float]) -> float:
 
 
 def speeds(others: Sequence[float]) -> list[float]:
-    """Return how fast row i and the `others` are, in units of row i."""
+    """Return the speeds of row i and the `others`, in units of row i's; `others` as for `fastest_over_mean`."""
     return [1.0] + [(other / max(1 - other, _LEAST_SHARE)) ** 2 for other in others]
 
 
@@ -112,7 +112,7 @@ def minibatches_averaged(speeds: Sequence[float]) -> float:
 
 
 def weighted_mean_(out: Tensor, vectors: Sequence[Tensor], weights: Sequence[float]) -> None:
-    """Compute out <- sum_i w_i v_i / sum_i w_i, all (C,).
+    """Write the weighted mean into `out`: out <- sum_i w_i v_i / sum_i w_i, all (C,).
 
     Summed in the order given (by rank), product and sum rounded apart: every runtime gets the same bits, whichever
     learner does the summing. A vector of weight zero is not read.
@@ -127,12 +127,12 @@ def weighted_mean_(out: Tensor, vectors: Sequence[Tensor], weights: Sequence[flo
 
 
 def some_weight(weights: Sequence[float]) -> Sequence[float]:
-    """Return the weights of those who are left of a mean: equal ones, where none of them weighs anything."""
+    """Return `weights`, those of the learners that are left of a mean; equal ones if all are 0."""
     return weights if any(weights) else [1.0] * len(weights)
 
 
 def weighted_mean(vectors: Sequence[Tensor], weights: Sequence[float]) -> Tensor:
-    """Return `weighted_mean_` of vectors (P,), chunk by chunk, as a new one."""
+    """Return the weighted mean of vectors (P,) as a new vector, computed chunk by chunk by `weighted_mean_`."""
     mean = torch.empty_like(vectors[0])
     if mean.numel() <= CHUNK:  # views would be a fifth of the work on short ones
         weighted_mean_(mean, vectors, weights)
@@ -143,10 +143,8 @@ def weighted_mean(vectors: Sequence[Tensor], weights: Sequence[float]) -> Tensor
 
 
 def add_shares_(out: Tensor, vectors: Sequence[Tensor], shares: Sequence[float]) -> None:
-    """Add: out <- out + sum_i s_i v_i, all (C,): a part of `weighted_mean_`, for a sum that is taken in several places.
-
-    Begun at zero and taken part by part in the same order it has the same bits.
-    """
+    """Add vectors by their shares: out <- out + sum_i s_i v_i, all (C,). It is `weighted_mean_` in parts, for a sum
+    that is taken in several places: begun at zero and continued in the same order, it gives the same bits."""
     scratch: Tensor | None = None
     for vector, share in zip(vectors, shares, strict=True):
         if share:

@@ -37,10 +37,11 @@ from torch import Tensor
 def settle_block(
     momentum: float | None, rate: float | None, shortfall: float, single: bool = False
 ) -> tuple[float, float]:
-    """Return (zeta, eta) such that `shortfall` x eta / (1 - zeta) = 1, where they are not given.
+    """Return block momentum and block rate (zeta, eta), chosen such that `shortfall` x eta / (1 - zeta) = 1 where they
+    are not given.
 
     Neither given: eta is 1. Momentum alone: eta is at most 1, since the mean of models that have come to rest is
-    overshot by a larger one. Rate alone: zeta is at least 0. `single`: of `block_update_single_`, which moves 1 + zeta
+    overshot by a larger one. Rate alone: zeta is at least 0. `single`: for `block_update_single_`, which moves 1 + zeta
     times as far.
     """
     if momentum is None:

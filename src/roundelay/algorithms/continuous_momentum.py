@@ -44,7 +44,7 @@ class Meeting:
     pull: float
 
     def __call__(self, mine: Tensor, theirs: Tensor, my_ahead: Tensor, their_ahead: Tensor) -> None:
-        """Change all four (C,) in place."""
+        """Change both rows and the vectors ahead of them, (C,) each, in place."""
         if self.left < 1:
             mine.add_(my_ahead, alpha=(1 - self.left) / 2)
             my_ahead.mul_(self.left)
@@ -55,13 +55,13 @@ class Meeting:
 
 
 def meeting(eta: float, pull: float, time: float) -> Meeting:
-    """Return the exchange of a learner whose last one is so long ago, in its own gradients."""
+    """Return the exchange of a learner whose last one was `time` ago, in gradients of its own."""
     return Meeting(math.exp(-2 * eta * time), pull)
 
 
 def constants(learners: int, distances: Sequence[int] | None) -> tuple[float, float]:
-    """Return eta and pull, where each learner begins one exchange a unit of time, with those so many places ahead or
-    behind by turns; None: with any."""
+    """Return eta and pull, if each learner begins one exchange a unit of time: by turns with the learners `distances`
+    places ahead or behind on the ring; None: with any."""
     if learners < 2 or distances is None:
         return learners / max(1, learners - 1), 0.5
     turns = 2 * math.pi / learners * np.arange(1, learners)

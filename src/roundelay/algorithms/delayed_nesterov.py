@@ -34,7 +34,7 @@ class OuterReport:
     rate: float
     momentum: float
     reports: int
-    """N: reports to one step of the momentum."""
+    """N: the reports between two steps of the momentum."""
     read: int
     """Version of the centre that the learner has read: the number of reports before it."""
     decay: float = 0.0
@@ -44,7 +44,8 @@ class OuterReport:
     """Cosine between a report and the momentum below which it is turned; -1: none is."""
 
     def __call__(self, mine: Tensor, centre: Tensor, pulled: Tensor, outer: Tensor, gathered: Tensor, age: int) -> None:
-        """Change all five (C,) in place: my row, the centre, my copy of it as last read, and m and D beside it."""
+        """Change five vectors (C,) in place: my row, the centre, my copy of the centre as last read, and m and D beside
+        the centre."""
         change = pulled - mine
         if self.keep > -1:
             turn_(change, outer, self.keep, 1 - self.momentum)
@@ -67,11 +68,11 @@ class OuterReport:
 
 
 def local_steps(period: int, learners: int, taken: int, drawn: int) -> int:
-    """Return steps of a learner until its next report, by its speed, so that all report equally often (their DyLU):
-    `period` times its speed over that of the mean learner, rounded down, at least 1.
+    """Return the steps of a learner until its next report, by its speed, so that all report equally often (the paper's
+    DyLU): `period` times its speed over that of the mean learner, rounded down, at least 1.
 
     Args:
-        taken: steps that it took last, while all learners together drew `drawn` minibatches.
+        taken: steps of the learner since its last report, while all learners together drew `drawn` minibatches.
     """
     if drawn < taken:  # minibatches of a dead learner are drawn again
         return period

@@ -21,7 +21,7 @@ from torch import Tensor
 
 @dataclass(frozen=True)
 class Pull:
-    """The asynchronous exchange, equation 9."""
+    """The asynchronous exchange of EASGD, equation 9: learner and centre pull each other."""
 
     alpha: float
 
@@ -38,11 +38,11 @@ def elastic_mean_(centre: Tensor, mean: Tensor, alpha: float, learners: int) -> 
 
 
 def elastic_row(row: Tensor, centre: Tensor, alpha: float) -> Tensor:
-    """Return a learner's half of equation 8 but for the gradient: its row (C,) after the pull of the old `centre`
+    """Return the learner's half of equation 8, without its gradient: the `row` (C,) pulled towards the old `centre`
     (C,)."""
     return row.lerp(centre, alpha)
 
 
 def set_centre_(_: Tensor, centre: Tensor, value: Tensor) -> None:
-    """Leave this learner's row alone and write `value` into the centre, in an exchange."""
+    """Write `value` into the centre, all (C,); a rule of exchanges that leaves the learner's row alone."""
     centre.copy_(value)

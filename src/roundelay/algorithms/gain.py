@@ -38,25 +38,26 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 PERIOD: Final = 8
-"""A pair of gradients, and those half a swing after its first, are taken of so many steps."""
+"""Steps between the beginnings of two measurements; each takes a pair of gradients, and those half a swing after the
+first."""
 SWING: Final = (3, 4)
-"""Steps of half a swing of weights."""
+"""Steps that half a swing of the weights takes, where they swing from step to step."""
 EARLY: Final = 100
-"""In the first so many steps, a pair is taken of every five."""
+"""In the first so many steps, a pair is taken every five."""
 WITHHELD: Final = 10
 """No rate is above the user's until so many pairs are seen: steps too long do most harm at the beginning."""
 UNKNOWN: Final = 2
 """Before any pair is seen, gradients are taken to be all signal; that counts as so many pairs."""
 FREE: Final = -0.05
-"""Share of a product in the squares at a rate that is not limited by curvature."""
+"""Ratio of product to squares of two gradients at and above which curvature limits no rate."""
 FULL: Final = -0.1
-"""Share of a product in the squares at a rate that is not to be enlarged any more."""
+"""Ratio of product to squares of two gradients at and below which a rate must not be enlarged."""
 PAIRS_KEPT: Final = 5
 """The last so many pairs count, about."""
 SWINGS_KEPT: Final = 32
 """The last so many products of gradients half a swing apart count, about."""
 RETURN: Final = 0.1
-"""Share of a gain that a pair gives back at most: at first all of it is withheld."""
+"""Largest share of a gain that one pair gives back, since at first all of the gain is withheld."""
 NOISE_SCALARS: Final = (
     "noise share",
     "noise pairs",
@@ -75,18 +76,18 @@ EARLIER: Final = "earlier gradient"
 MOST: Final = 1 << 22
 """Elements of a gradient that are looked at, at most: a sample of so many says as much as all of a large model's."""
 _SPREAD: Final = 256
-"""Places in a larger one, evenly apart, that they are taken from."""
+"""In a larger gradient, the number of places, evenly apart, that the sample is taken from."""
 _PIECE: Final = 16_384
 """Elements summed at a time: few enough that torch sums them on one thread, in one order."""
 
 
 def gain(signal: float, learners: float, averaged: float = 1.0) -> float:
-    """Return r, from 1 to `learners`.
+    """Return r, the gain of `learners` learners over one, from 1 to `learners`.
 
     Args:
         signal: m2 / (s2 + m2) of the gradients looked at, 0 to 1.
         learners: n, the minibatches that a step of the common model has.
-        averaged: so many minibatches each of those gradients is the mean of.
+        averaged: minibatches that each of those gradients is the mean of.
     """
     noise = averaged * (1 - signal)
     return max(1.0, min(learners, (noise + signal) / (noise / learners + signal))) if learners > 1 else 1.0
@@ -100,7 +101,7 @@ class GradientNoise:
 
     Args:
         scalars: (len(NOISE_SCALARS),), zero at first; changed in place.
-        earlier: (P,), overwritten as far as it is needed; None: made when it is.
+        earlier: (P,), room for the first gradient of a pair; None: room is made at the first use.
     """
 
     def __init__(self, scalars: NDArray[np.float64], earlier: Tensor | None = None) -> None:
@@ -108,7 +109,7 @@ class GradientNoise:
 
     @property
     def signal(self) -> float:
-        """m2 / (s2 + m2), 0 to 1."""
+        """Share of signal in a gradient, m2 / (s2 + m2), 0 to 1."""
         return max(0.0, min(1.0, 1 - float(self._scalars[_SHARE])))
 
     @property
@@ -118,7 +119,7 @@ class GradientNoise:
 
     @property
     def steep(self) -> bool:
-        """True while pairs alone withhold more than half of the gain, at first too: there old gradients harm."""
+        """True while pairs alone withhold more than half of the gain, as at first; while it is, old gradients harm."""
         return bool(self._scalars[_PAIR_FREE] < 0.5)
 
     @property
@@ -128,11 +129,12 @@ class GradientNoise:
 
     @staticmethod
     def wants(step: int) -> bool:
-        """Return whether the gradient of this step is looked at."""
+        """Return True if the gradient of step `step` is to be given to `look`."""
         return _place(step) in (0, 1, *SWING)
 
     def look(self, step: int, gradient: Tensor) -> None:
-        """Take the gradient (P,) of a step that is wanted. Steps are counted from 0, and may be left out."""
+        """Measure the gradient (P,) of a step for which `wants` is True. Steps are counted from 0; some may be
+        missing."""
         place, part = _place(step), _part(gradient)
         if place == 0:
             if self._earlier is None:
@@ -154,18 +156,18 @@ class GradientNoise:
         self._scalars[_KEPT] = 0
 
     def seen(self) -> list[float]:
-        """Return a copy of the numbers of an estimate."""
+        """Return a copy of the numbers that the estimate consists of."""
         return [float(number) for number in self._scalars]
 
     def recall(self, seen: Sequence[float]) -> None:
-        """Go on from the numbers that `seen` has returned, between two pairs. Earlier versions kept other numbers: then
-        begin anew."""
+        """Restore an estimate from the numbers that `seen` has returned, between two pairs. Numbers of an earlier
+        version, which kept others, begin a new one."""
         if len(seen) == len(self._scalars):
             self._scalars[:] = seen
         self.forget()
 
     def _take_pair(self, alike: float) -> None:
-        """Take g h / ((g g + h h) / 2)."""
+        """Count one pair of gradients g and h, by `alike` = g h / ((g g + h h) / 2)."""
         self._scalars[_SHARE] += _weight(self._scalars[_PAIRS]) * (1 - alike - self._scalars[_SHARE])
         self._scalars[_PAIRS] += 1
         ratio = 1 - float(self._scalars[_SHARE]) / (1 - _unseen(int(self._scalars[_PAIRS])))
@@ -174,23 +176,23 @@ class GradientNoise:
         self._scalars[_FREE] = min(by_pairs, by_swings, self._scalars[_FREE] + (0.0 if self.early else RETURN))
 
     def _take_swing(self, alike: float) -> None:
-        """Take the same of gradients that are half a swing apart."""
+        """Count two gradients that are half a swing apart, by the same ratio `alike`."""
         self._scalars[_SWINGS] += 1
         self._scalars[_SWING] += max(1 / SWINGS_KEPT, 1 / self._scalars[_SWINGS]) * (alike - self._scalars[_SWING])
 
 
 def _place(step: int) -> int:
-    """Return how many steps it is after the first of the pair last begun."""
+    """Return the steps from the first of the pair last begun to `step`."""
     return step % (SWING[-1] + 1) if step < EARLY else step % PERIOD
 
 
 def _left(ratio: float) -> float:
-    """Return the share of a gain that is left where products are this ratio of the squares."""
+    """Return the share of a gain that is allowed where the ratio of products to squares is `ratio`."""
     return max(0.0, min(1.0, (ratio - FULL) / (FREE - FULL)))
 
 
 def _weight(pairs: float) -> float:
-    """Return the weight of a pair after so many."""
+    """Return the weight of a new pair after `pairs` earlier ones."""
     return max(1 / PAIRS_KEPT, 1 / (UNKNOWN + 1 + pairs))
 
 
@@ -201,7 +203,7 @@ def _unseen(pairs: int) -> float:
 
 
 def _part(gradient: Tensor) -> Tensor:
-    """Return (P,), or `MOST` of its elements."""
+    """Return the gradient (P,), or a sample of `MOST` of its elements if it has more."""
     if len(gradient) <= MOST:
         return gradient
     width = len(gradient) // _SPREAD

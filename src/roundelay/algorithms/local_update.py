@@ -34,7 +34,7 @@ class RowUpdate(ABC):
         """
 
     def end(self) -> None:  # noqa: B027
-        """End an update, when all chunks have had theirs."""
+        """End an update of the row, after `update_` of all its chunks."""
 
 
 class LocalOptimizer(ABC):
@@ -42,12 +42,12 @@ class LocalOptimizer(ABC):
     owns: so all of it is in the arena and in every checkpoint."""
 
     name: str
-    """Sgd, muon, or the name of a torch.optim optimizer."""
+    """`sgd`, `muon`, or the name of a torch.optim optimizer."""
     imports: ClassVar[tuple[str, ...]] = ()
-    """Modules a process loads at its first update; the procs runtime loads them once for all learners."""
+    """Modules that the first update loads; the runtime of processes loads them once for all learners."""
     by_parameters: ClassVar[bool] = False
-    """True where an update of one element depends on others of the same parameter: then it gets to work on a row in the
-    shapes of its parameters, where it would else be given chunks."""
+    """True if the update of one element depends on others of the same parameter: then the optimizer is given parameters
+    in their shapes, else chunks of the row."""
 
     @property
     @abstractmethod
@@ -56,7 +56,7 @@ class LocalOptimizer(ABC):
 
     @property
     def scalars(self) -> tuple[str, ...]:
-        """Names of the numbers that belong to a learner; zero before the first step."""
+        """Names of the numbers (a count of steps, for example) that belong to a learner; zero before the first step."""
         return ()
 
     @property
@@ -70,9 +70,8 @@ class LocalOptimizer(ABC):
             memory[name].zero_()
 
     def share_after_reset(self, steps: int) -> float:
-        """Return distance that `steps` steps move under a constant gradient after the first moments were set to
-        zero, as a share of the distance with the moments kept: above 0, up to 1, which it is without
-        momentum."""
+        """Return the distance that `steps` steps move under a constant gradient after the first moments were set to
+        zero, as a share of the distance with the moments kept: above 0, and at most 1, its value without momentum."""
         return 1.0
 
     @abstractmethod
@@ -84,8 +83,8 @@ class LocalOptimizer(ABC):
         belonging to the caller."""
 
     def attach_copying(self, x: Tensor, memory: Mapping[str, Tensor], copy: Tensor | None) -> "CopyingUpdate | None":
-        """Return the same for the whole row `x` (P,), in one pass that also leaves the row in `copy` (P,), if there is
-        one. None: there is no such pass on the row's device."""
+        """Return an update of the whole row `x` (P,) in one pass, which also leaves the row in `copy` (P,), if given;
+        None if the row's device has no such pass."""
         return None
 
 
@@ -123,8 +122,9 @@ class Sgd(LocalOptimizer):
         return self.memory
 
     def share_after_reset(self, steps: int) -> float:
-        """Step t after the reset moves (1 - momentum^t) / (1 - momentum) gradients, or, under Nesterov, one step
-        later's; with the buffer kept all move 1 / (1 - momentum). Summed over t = 1, ..., steps."""
+        """Return the share as of `LocalOptimizer`. Step t after the reset moves (1 - momentum^t) / (1 - momentum)
+        gradients, or, under Nesterov, one step later's; with the buffer kept all move 1 / (1 - momentum). Summed over t
+        = 1, ..., steps."""
         return after_reset(self.momentum, steps, ahead=self.nesterov)
 
     def attach(
@@ -154,8 +154,7 @@ class Sgd(LocalOptimizer):
             x.add_(v, alpha=-rate)
 
     def fused_update_(self, x: Tensor, gradient: Tensor, memory: Mapping[str, Tensor], rate: float) -> None:
-        """Do the same in one kernel, to rounding: where a row is not walked chunk by chunk it goes through memory
-        once."""
+        """Update `x` as `update_` does, to rounding, in one kernel: a whole row then passes through memory once."""
         sgd(
             [x],
             [gradient],
@@ -179,7 +178,7 @@ class _SgdUpdate(RowUpdate):
 
 
 class CopyingUpdate:
-    """SGD at work on a whole row, which leaves the row in a copy as well."""
+    """An SGD update of a whole row that also leaves the new row in a copy."""
 
     def __init__(self, sgd: Sgd, kernel: Kernel, x: Tensor, memory: Tensor | None, copy: Tensor | None) -> None:
         self._sgd, self._kernel, self._vectors = sgd, kernel, (x, memory, copy)
@@ -191,7 +190,7 @@ class CopyingUpdate:
 
 
 def after_reset(momentum: float, steps: int, ahead: bool = False) -> float:
-    """Share of the distance that `steps` steps of heavy-ball momentum move under a constant gradient when the buffer
-    starts at zero instead of full: the mean of 1 - momentum^t over t = 1, ..., steps, or, with Nesterov's look-ahead
-    (`ahead`), over t = 2, ..., steps + 1."""
+    """Return the share of the distance that `steps` steps of heavy-ball momentum move under a constant gradient when
+    the buffer starts at zero instead of full: the mean of 1 - momentum^t over t = 1, ..., steps, or, with Nesterov's
+    look-ahead (`ahead`), over t = 2, ..., steps + 1."""
     return 1 - momentum ** (2 if ahead else 1) * (1 - momentum**steps) / (steps * (1 - momentum))

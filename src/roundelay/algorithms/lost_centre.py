@@ -21,15 +21,15 @@ Either way the vectors beside the centre, as momentum, begin at zero.
 from collections.abc import Mapping
 
 ROW = "row"
-"""The vector of which the mean is taken."""
+"""Name of the vector of which the mean is taken."""
 
 
 def made_of(vector: str, read: Mapping[int, int]) -> list[int]:
-    """Return the learners of whose `vector` the centre is made again: all, or the one with the newest copy, of several
-    the one with the lowest rank; none, where no learner lives.
+    """Return the ranks of the learners from whose `vector` the centre is made again: all the living for their rows,
+    else the one with the newest copy (of several, the lowest rank); empty if no learner lives.
 
     Args:
-        read: by rank of the living, the version of the centre that each has read last.
+        read: for each living learner, by rank, the version of the centre that it read last.
     """
     if vector == ROW:
         return sorted(read)

@@ -46,10 +46,10 @@ class Muon(LocalOptimizer):
 
     name: Literal["muon"] = field(default="muon", kw_only=True)
     options: Mapping[str, Any] = field(default_factory=dict)
-    """Options of the torch.optim optimizer."""
+    """Options of `torch.optim.Muon`."""
     others: TorchOptimizer = field(default_factory=lambda: TorchOptimizer("adamw"))
     others_rate: Positive = 1.0
-    """Its learning rate, as a share of the schedule's."""
+    """Learning rate of `others`, as a share of the schedule's."""
 
     imports: ClassVar[tuple[str, ...]] = TorchOptimizer.imports
     by_parameters: ClassVar[bool] = True
@@ -85,7 +85,7 @@ class Muon(LocalOptimizer):
 
     @property
     def arguments(self) -> dict[str, Any]:
-        """Arguments of `torch.optim.Muon`, but for the learning rate."""
+        """Arguments of `torch.optim.Muon` except the learning rate."""
         return {**LIKE_ADAM, **read_options("muon", self.options)}
 
 

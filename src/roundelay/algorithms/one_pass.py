@@ -21,7 +21,8 @@ log = logging.getLogger("roundelay")
 
 @dataclass(frozen=True)
 class StepNumbers:
-    """Numbers of a step of `algorithms.local_update.Sgd`."""
+    """The numbers of one step of `algorithms.local_update.Sgd`: rate, momentum, weight decay, and the kind of
+    momentum."""
 
     rate: float
     momentum: float
@@ -35,7 +36,7 @@ there is one, and leaves `x` in `copy`, if there is one."""
 
 
 def sgd_kernel(device: torch.device) -> Kernel | None:
-    """Return the kernel, where it runs on this device; None elsewhere."""
+    """Return the kernel of an SGD step if it runs on `device`; else None."""
     return _tried(device) if device.type == "cuda" else None
 
 

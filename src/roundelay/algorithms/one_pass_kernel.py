@@ -9,7 +9,7 @@ from torch import Tensor
 from roundelay.algorithms.one_pass import StepNumbers
 
 ELEMENTS = 1024
-"""Elements that one program takes."""
+"""Elements that one program of the kernel updates."""
 
 
 @triton.jit  # type: ignore[untyped-decorator,unused-ignore]
@@ -43,7 +43,7 @@ def _step(  # type: ignore[no-untyped-def]  # noqa: PLR0913  a kernel takes its 
 
 
 def step(x: Tensor, gradient: Tensor, memory: Tensor | None, copy: Tensor | None, numbers: StepNumbers) -> None:
-    """Step as `one_pass.Kernel` says."""
+    """Update a row by one step of SGD, and copy it, as `one_pass.Kernel` says."""
     vectors: Any = (x, gradient, x if memory is None else memory, x if copy is None else copy)
     _step[(triton.cdiv(x.numel(), ELEMENTS),)](
         *vectors,

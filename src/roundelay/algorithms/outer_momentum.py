@@ -66,13 +66,14 @@ def outer_heavy_ball_(anchor: Tensor, momentum: Tensor, mean: Tensor, rate: floa
 
 @dataclass(frozen=True)
 class OuterMeeting:
-    """The exchange of a learner that has proposed its row with a peer, and the learner's momentum."""
+    """NoLoCo's exchange of a learner, which has just proposed its row, with a peer; it applies the learner's
+    momentum."""
 
     momentum: float
 
     def __call__(self, mine: Tensor, theirs: Tensor, my_last: Tensor, their_last: Tensor) -> None:
-        """Change both rows and my last proposal, `my_last`, (C,) in place; the peer's stays as it is. Where I have
-        proposed nothing yet, which is zeros, there is no momentum."""
+        """Change both rows and my last proposal `my_last`, (C,) each, in place; the peer's proposal stays. A proposal
+        of zeros means that nothing was proposed yet: then there is no momentum."""
         proposed = mine.clone()
         pair_average_(mine, theirs)
         if self.momentum and bool(my_last.any()):

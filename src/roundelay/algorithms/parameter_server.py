@@ -34,7 +34,7 @@ from torch import Tensor
 
 @dataclass(frozen=True)
 class Report:
-    """The exchange of a learner's row with the centre."""
+    """The exchange of a learner's row with the centre under ASGD."""
 
     rate: float = 1.0
     staleness_aware: bool = False
@@ -52,8 +52,8 @@ class Report:
 
 @dataclass(frozen=True)
 class GatheredReport:
-    """The exchange of a learner's row with a centre that gathers. Its counts are vectors with all elements equal, for
-    an exchange meets nothing but vectors."""
+    """The exchange of a learner's row with a centre that gathers several changes before it applies them. Counts are
+    vectors with all elements equal, since an exchange gets nothing but vectors."""
 
     batch: int
     rate: float = 1.0

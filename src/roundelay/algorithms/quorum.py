@@ -1,4 +1,4 @@
-"""Means of those who come: the model of learners that do not wait for all of each other.
+"""Means over the learners that have come, where learners do not wait for all others.
 
 With W the model that the last gathering ended with, B_l the one that learner l has started from (W, or an older one
 where it is late), x_l where it has come to, and n_l the examples on its way:
@@ -24,10 +24,10 @@ from statistics import median
 from torch import Tensor
 
 DECAY = 0.1
-"""Weight of the newest value in an exponential mean; of the first ten each weighs the same."""
+"""Weight of the newest value in an exponential mean; the first ten values weigh the same."""
 LEAST_SPREAD = 0.05
-"""Standard deviation below which none is believed, as a share of the mean: equal values are no reason to leave out the
-next that differs a little."""
+"""Smallest standard deviation that is assumed, as a share of the mean: after equal values, one that differs a little is
+not left out."""
 
 
 def give_(mine: Tensor, theirs: Tensor, base: Tensor, gathered: Tensor, weights: Tensor, *, weight: float) -> None:
@@ -38,7 +38,8 @@ def give_(mine: Tensor, theirs: Tensor, base: Tensor, gathered: Tensor, weights:
 
 
 def gathered_mean(model: Tensor, gathered: Tensor, weights: Tensor) -> Tensor | None:
-    """Return Wbar (C,) of `model` W (C,); None: nothing was given. `gathered` and `weights` (C,) are set to zero."""
+    """Return the new mean Wbar (C,) from `model` W (C,) and the sum `gathered`; None if nothing was given. `gathered`
+    and `weights` (C,) are set to zero."""
     if not float(weights[-1]) > 0:
         return None
     mean = gathered.div(weights).add_(model)
@@ -48,19 +49,19 @@ def gathered_mean(model: Tensor, gathered: Tensor, weights: Tensor) -> Tensor | 
 
 
 def usual_span(spans: Sequence[float], spread: float) -> float:
-    """Return median of `spans` and `spread` times their median absolute deviation: seconds that learners usually
-    take."""
+    """Return the seconds that learners usually take: the median of `spans` plus `spread` times their median absolute
+    deviation."""
     middle = median(spans)
     return middle + spread * median(abs(span - middle) for span in spans)
 
 
 def guard_limit(mean: float, variance: float, deviations: float) -> float:
-    """Return the largest value that is not off: so many standard deviations above the mean."""
+    """Return the largest value that is still usual: `deviations` standard deviations above the mean."""
     return mean + deviations * max(math.sqrt(variance), LEAST_SPREAD * abs(mean))
 
 
 def next_usual(value: float, mean: float, variance: float, seen: int) -> tuple[float, float]:
-    """Return mean and variance after `value`, the one after so many `seen`."""
+    """Return mean and variance updated by `value`, after `seen` earlier values."""
     weight = max(DECAY, 1 / (seen + 1))
     apart = value - mean
     return mean + weight * apart, (1 - weight) * (variance + weight * apart * apart)

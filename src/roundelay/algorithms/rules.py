@@ -27,35 +27,38 @@ from roundelay.algorithms.quorum import give_
 from roundelay.core.effects import Rule
 
 EXACT = 1 << 53
-"""The largest whole number up to which all are exact as floats; vectors are multiplied by floats."""
+"""Whole numbers up to this one are exact as float32, by which vectors are multiplied."""
 RULES: dict[str, Callable[..., Any]] = {}
-"""Functions, and dataclasses that make one of their numbers."""
+"""Rules by name: functions, and dataclasses whose objects are functions with numbers of their own."""
 REPORTS: dict[str, bool] = {}
-"""Names of reports; True: they leave row and private vector as copies of the centre."""
+"""Reports by name; True for one that leaves row and private vector as copies of the centre."""
 _USES: set[tuple[Callable[..., Any], tuple[str, ...], int, bool, bool]] = set()
-"""Rules, names of their numbers, private vectors, and whether there are an age and a share: those known to fit."""
+"""Combinations known to fit: a rule, names of its numbers, its private vectors, and whether it takes an age and a
+share."""
 
 
 @dataclass(frozen=True)
 class StrategyRule(ABC):
-    """A rule of a strategy, which all hosts of a run have; its other fields are the numbers that travel."""
+    """A rule that needs its strategy, which all hosts of a run have; fields besides `strategy` are numbers that
+    travel."""
 
     opens: ClassVar[bool] = False
-    """A learner begins a segment by it, and may come to gatherings from then on."""
+    """True if a learner begins a segment by this rule, and may come to gatherings from then on."""
     strategy: Any
 
     @classmethod
     @abstractmethod
     def is_of(cls, strategy: Any) -> bool:
-        """Return True if this strategy has such a rule."""
+        """Return True if this rule belongs to `strategy`."""
 
 
 def register(rule: Callable[..., Any], report: bool = False, returns: bool = True) -> None:
-    """Let hosts exchange under `rule`, a function or a frozen dataclass. All hosts must do so, before they train.
+    """Register `rule`, a function or a frozen dataclass, so that hosts can exchange under it. Each host must do so
+    before it trains.
 
     Args:
-        report: it is a report.
-        returns: that leaves row and private vector as copies of the centre.
+        report: True if the rule reports to the centre.
+        returns: True if such a report leaves row and private vector as copies of the centre.
     """
     RULES[rule.__qualname__] = rule
     if report:
@@ -73,7 +76,7 @@ def describe(rule: Rule) -> dict[str, Any]:
     """Return a rule as JSON: `{"name": ..., "numbers": {...}}`.
 
     Raises:
-        ValueError: it has no name here, or one of its values is no number.
+        ValueError: `rule` is not registered, or one of its values is no number.
     """
     made: Any = rule
     numbers: dict[str, Any] = {}
@@ -98,15 +101,15 @@ def describe(rule: Rule) -> dict[str, Any]:
 
 
 def find(description: Any, private: int, aged: bool, strategy: Any = None, weighed: bool = False) -> Rule:
-    """Return the rule that `describe` described, for a rule that is given so many vectors besides the two rows, and an
-    age or not.
+    """Return the rule of a `description` from `describe`. It must take `private` vectors besides the two rows, and an
+    age if `aged`.
 
     Args:
-        strategy: of the run, for its own rules.
-        weighed: the rule is given a share.
+        strategy: the run's, for rules that need one.
+        weighed: True if the rule is given a share.
 
     Raises:
-        ValueError: there is none.
+        ValueError: there is no such rule, or it takes other values.
     """
     if not isinstance(description, Mapping) or set(description) != {"name", "numbers"}:
         raise ValueError("no description of a rule")

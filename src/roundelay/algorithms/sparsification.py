@@ -24,15 +24,15 @@ SPARSE_BLOCK = 4096
 
 
 def kept_of(width: int, density: float) -> int:
-    """Return K: the number of elements that are kept of a block of so many."""
+    """Return K, the number of elements kept of a block of `width`."""
     return max(1, round(density * width))
 
 
 def largest(blocks: Tensor, number: int, two_bits: bool) -> tuple[Tensor, Tensor]:
-    """Return places (B, K) and values (B, K) of s, for e in `blocks` (B, W) and K = `number`. Where a block has fewer
-    elements that are not zero, its largest stands in for the others, again and again.
+    """Return the places (B, K) and values (B, K) of the K = `number` largest elements of each of `blocks` (B, W). Where
+    a block has fewer elements that are not zero, its largest is repeated in place of the others.
 
-    With `two_bits` a block in which something is not finite has not-a-numbers for all of its values.
+    With `two_bits`, a block with an element that is not finite has NaN for all values.
     """
     places = blocks.abs().topk(number, dim=1, sorted=False).indices
     kept = blocks.gather(1, places)
@@ -45,7 +45,7 @@ def largest(blocks: Tensor, number: int, two_bits: bool) -> tuple[Tensor, Tensor
 
 
 def four_values(kept: Tensor) -> Tensor:
-    """Return Q of `kept` (B, K): each element the mean of its bin, of which a row has four."""
+    """Quantise `kept` (B, K): sort the elements of each row into four bins, and replace each by the mean of its bin."""
     sizes = kept.abs()
     large = sizes > sizes.mean(1, keepdim=True)
     found = torch.zeros_like(kept)
@@ -59,8 +59,8 @@ def four_values(kept: Tensor) -> Tensor:
 
 
 def numbered(values: Tensor) -> tuple[Tensor, Tensor]:
-    """Return a table (B, 4) of the at most four different `values` (B, K) of each row, and the place of each in it, (B,
-    K)."""
+    """Return a table (B, 4) of the at most four different `values` (B, K) of each row, and the place of each value in
+    its table, (B, K)."""
     ordered, order = values.sort(dim=1)
     ranks = torch.zeros_like(order)
     ranks[:, 1:] = (ordered[:, 1:] != ordered[:, :-1]).cumsum(1).clamp_(max=3)  # not-a-numbers are all different
@@ -69,7 +69,7 @@ def numbered(values: Tensor) -> tuple[Tensor, Tensor]:
 
 
 def _few(kept: Tensor) -> Tensor:
-    """Return True, (B, 1), for rows with at most four different values beside zero."""
+    """Return (B, 1), True for rows of `kept` with at most four different values besides zero."""
     ordered = kept.sort(dim=1).values
     different = 1 + (ordered[:, 1:] != ordered[:, :-1]).sum(1, keepdim=True)
     return different - (kept == 0).any(1, keepdim=True).long() <= 4

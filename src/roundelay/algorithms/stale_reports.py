@@ -35,7 +35,8 @@ from roundelay.algorithms.codecs.blocks import blocks_of
 
 
 def weight_of_age(rounds: int, decay: float, cutoff: float) -> float:
-    """Return sigma of an outer gradient that is so many outer rounds old; `cutoff` 0: there is none."""
+    """Return the weight sigma of an outer gradient that is `rounds` outer rounds old; 0 from an age of `cutoff` on,
+    unless that is 0."""
     gate = (1 + math.cos(math.pi * min(rounds, cutoff) / cutoff)) / 2 if cutoff else 1.0
     return gate * math.exp(-decay * rounds)
 

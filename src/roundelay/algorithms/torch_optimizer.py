@@ -30,7 +30,7 @@ from roundelay.core.errors import UserError
 
 Make = Callable[[list[nn.Parameter]], torch.optim.Optimizer]
 Number = Callable[[float], Any]
-"""From a scalar as it is kept to the object torch keeps it in."""
+"""Converts a scalar, as Roundelay keeps it, to the object that torch keeps it in."""
 
 FIRST_MOMENTS = ("momentum_buffer", "exp_avg")
 """Names under which torch's optimizers keep running means of gradients."""
@@ -88,7 +88,7 @@ class TorchOptimizer(LocalOptimizer):
         return tuple(name for name in self.memory if name in FIRST_MOMENTS)
 
     def share_after_reset(self, steps: int) -> float:
-        """Return the share measured on one parameter, without weight decay."""
+        """Return the share as of `LocalOptimizer`, measured on one parameter without weight decay."""
         if not self.momentum_vectors:
             return 1.0
         if steps not in self._shares:
@@ -113,7 +113,7 @@ class TorchOptimizer(LocalOptimizer):
 
     @cached_property
     def _kept(self) -> tuple[tuple[str, ...], Mapping[str, Number]]:
-        """Names of vectors, and scalars by name."""
+        """Names of the vectors in the optimizer's state, and its scalars by name."""
         return _examine(_maker(self.name, self._arguments))
 
     def __getstate__(self) -> dict[str, Any]:
@@ -121,15 +121,15 @@ class TorchOptimizer(LocalOptimizer):
 
 
 def fitting() -> list[str]:
-    """Return names of the optimizers of torch.optim that can be local ones."""
+    """Return the names of the optimizers of torch.optim that can be local optimizers."""
     return [name for name in sorted(CLASSES) if _reason(_maker(name, {})) is None]
 
 
 def check_options(name: str, options: Mapping[str, Any]) -> None:
-    """Check that the optimizer has these options.
+    """Check that the torch.optim optimizer `name` has all of `options`.
 
     Raises:
-        UserError: it has not, or one of them is the learning rate.
+        UserError: it lacks an option, or one is the learning rate.
     """
     known = [option for option in _defaults(name) if option != "lr"]
     for key in options:
@@ -142,13 +142,13 @@ def check_options(name: str, options: Mapping[str, Any]) -> None:
 
 
 def read_options(name: str, options: Mapping[str, Any]) -> dict[str, Any]:
-    """Return options of the optimizer, from values as YAML gives them."""
+    """Return the options of the optimizer `name`, each value converted from YAML to the type that torch expects."""
     defaults = _defaults(name)
     return {key: _read(value, defaults.get(key)) for key, value in options.items()}
 
 
 class TorchUpdate(RowUpdate):
-    """One torch optimizer over all chunks of a row, or all of some parameters, shown one of them at a time."""
+    """An update by one torch optimizer over all chunks of a row, or over all parameters given, one at a time."""
 
     def __init__(
         self,
@@ -185,7 +185,7 @@ class TorchUpdate(RowUpdate):
                 state[name] = kept
 
     def end(self) -> None:
-        """Note the optimizer's scalars for all chunks: every chunk has its own, all equal."""
+        """Copy the optimizer's scalars from one chunk: every chunk has its own, all equal."""
         if len(self._scalars):
             state = self._optimizer.state[self._parameters[-1]]
             self._scalars[1:] = [float(state[name]) for name in self._numbers]
@@ -198,7 +198,7 @@ def _maker(name: str, arguments: Mapping[str, Any]) -> Make:
 
 
 def _defaults(name: str) -> dict[str, Any]:
-    """Return options of an optimizer with their defaults."""
+    """Return the options of the torch.optim optimizer `name`, with their defaults."""
     parameters = inspect.signature(CLASSES[name.lower()]).parameters.values()
     return {p.name: p.default for p in parameters if p.name != "params"}
 
@@ -231,7 +231,7 @@ def _reason(make: Make) -> str | None:
 
 
 def _examine(make: Make) -> tuple[tuple[str, ...], Mapping[str, Number]]:
-    """Return names of an optimizer's vectors, and its scalars by name, after three steps on four numbers.
+    """Return the names of an optimizer's vectors, and its scalars by name, found by three steps on four numbers.
 
     Raises:
         _Unfit: half of the numbers go elsewhere without the other half, or the state is neither.
@@ -256,7 +256,8 @@ def _examine(make: Make) -> tuple[tuple[str, ...], Mapping[str, Number]]:
 
 
 def _share_after_reset(make: Make, moments: Sequence[str], steps: int) -> float:
-    """Return distance of `steps` steps after the first moments were set to zero, as a share of it with them kept."""
+    """Return the distance that `steps` steps move after the first moments were set to zero, as a share of the distance
+    with the moments kept."""
     gone = []
     for reset in (True, False):
         parameter = nn.Parameter(torch.zeros(1, dtype=torch.float64))

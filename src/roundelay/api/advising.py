@@ -19,17 +19,18 @@ def advise(
 ) -> Advice:
     """Rank strategies for a cluster and a model, by predicted seconds to a loss.
 
-    The facts are from one of three: `cluster`, `probe` or `run`.
+    Give one of `cluster`, `probe` and `run`.
 
     Args:
         cluster: the YAML file of a virtual cluster (docs/simulator.md).
-        parameters: of the model; None: the cluster's `model_bytes` over 4, or those of the probe or the run.
+        parameters: number of parameters of the model; None: the cluster's `model_bytes` over 4, or those of the probe
+            or the run.
         probe: a recipe whose model is timed on this machine, or a number of parameters.
         run: a run directory whose records are read.
-        examples: that one learner needs to the loss; None: the recipe's epochs, as many as the run needed, or a
-            million.
-        machines: with `probe`: like this one.
-        link: between machines, as `100mbit`.
+        examples: examples that one learner needs to reach the loss; None: the recipe's epochs, as many as the run
+            needed, or a million.
+        machines: how many machines like this one, with `probe`.
+        link: rate between machines, as `100mbit`.
 
     Raises:
         UserError: a file or a directory is of another kind, or does not say enough; names it and the key.

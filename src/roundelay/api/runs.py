@@ -20,7 +20,7 @@ Curve = Mapping[str, NDArray[Any]]
 
 @dataclass(frozen=True)
 class LoadedRun:
-    """A run directory.
+    """A run directory in memory: its recipe, records and results.
 
     Attributes:
         folder: the directory.
@@ -37,8 +37,8 @@ class LoadedRun:
     @cached_property
     def curves(self) -> Mapping[str, Curve]:
         """Curves as arrays: `within_epochs`, some hundred points an epoch; `train`, a point a segment; and one of each
-        evaluated split, `dev` for example, a point an evaluation. Columns are called as the fields of the records, and
-        `wall_s` and `frames` say when."""
+        evaluated split, `dev` for example, a point an evaluation. Columns are named as the fields of the records;
+        `wall_s` and `frames` give the time of each point."""
         found = {
             "within_epochs": _columns(of_kind(self.events, CurvePoint)),
             "train": _columns(of_kind(self.events, Segment)),
@@ -83,7 +83,7 @@ def report(
     """Write one self-contained HTML page about runs; return its path.
 
     Args:
-        target_loss: the held-out loss, nats per frame, that times are compared to; None: one that all runs reached.
+        target_loss: held-out loss (nats per frame) to which times are compared; None: one that all runs reached.
 
     Raises:
         UserError: a folder is no run directory; the page cannot be written.

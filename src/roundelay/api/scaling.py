@@ -25,8 +25,8 @@ def scaling(
     progress: Progress | None = None,
     **wanted: Any,
 ) -> Scaled:
-    """Measure how much sooner several learners are at a held-out loss than one, each way at its best learning rate; go
-    on with trainings that are there.
+    """Measure how much sooner several learners reach a held-out loss than one, each way at its best learning rate.
+    Trainings already in the folder are kept and continued.
 
     Args:
         source: a recipe, or a script (*.py) with `roundelay.attach` in it.
@@ -54,7 +54,7 @@ def measure(
     announce: Callable[[str], None],
     width: int = TABLE_WIDTH,
 ) -> tuple[Scaled, Interrupt]:
-    """Train the rest of all ways, and set them side by side."""
+    """Train what is missing of all ways in `folder`, and compare them."""
     interrupt = Interrupt()
     with stopping(interrupt):
         clocks = scale(source, given, wanted, folder, progress or Bar(quiet=True), announce, interrupt)

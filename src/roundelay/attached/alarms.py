@@ -67,8 +67,8 @@ class GradientAlarms:
         if self.skipped == 1:
             log.warning(
                 "rank %d: the gradient of its step %d is NaN or infinite, in %s: the step is skipped, as one that "
-                "overflows under a GradScaler is, and does not reach the other learners. How many were skipped is said "
-                "in the end.",
+                "overflows under a GradScaler is, and does not reach the other learners. Further ones are counted, "
+                "and said in the end.",
                 self._rank,
                 self._steps + 1,
                 "all parameters (its loss was, it may be)" if len(where) == len(self._names) else some(where),
@@ -147,9 +147,11 @@ def note_closed(session: object) -> None:
 
 @atexit.register
 def say_unclosed() -> None:
-    """Warn of sessions that are open when the process ends, unless an error has ended it."""
+    """Warn once of sessions that are open when the process ends, unless an error has ended it."""
     failed = getattr(sys, "last_exc", None) or getattr(sys, "last_value", None)
-    for process, rank in () if failed else _open.values():
+    said = list(_open.values())
+    _open.clear()
+    for process, rank in () if failed else said:
         if process == os.getpid():
             log.warning(
                 f"rank {rank} ends without session.close(): its model is its own row, not the one that the learners "

@@ -85,6 +85,7 @@ ROUNDED = (torch.bfloat16, torch.float16)
 
 
 _gradient_of, _layout_of, _DENSE = attrgetter("grad"), attrgetter("layout"), frozenset([torch.strided])
+_requires_gradient = attrgetter("requires_grad")
 
 LISTED_CHARACTERS = 300_000
 """Characters of the longest list that learners show each other; a checksum stands for a longer one."""
@@ -165,6 +166,7 @@ class Parameters:
         ]
         """(T) The tensor the module looks at in place of a float32 view."""
         self._exact = self.alike = all(exact)
+        self.graphs = False  # have the last gradients one each (create_graph=True)?
         self._number = {id(p): number for number, p in enumerate(self.all)}
         self.count = sum(p.numel() for p in self.all)
 
@@ -209,7 +211,8 @@ class Parameters:
                 "(sparse=False), and an optimizer for them."
             )
         self.alike = self._exact and all(map(Tensor.is_contiguous, found.values()))
-        return found
+        self.graphs = any(map(_requires_gradient, found.values()))
+        return {number: gradient.detach() for number, gradient in found.items()} if self.graphs else found
 
     def multiply_gradients(self, views: Sequence[Tensor], numbers: Sequence[int], factor: Tensor) -> None:
         """Scale `views`, taken from the gradients of the parameters so numbered, and these too, where they have the
@@ -242,6 +245,14 @@ class Parameters:
                 p.grad = gradient
         try:
             yield
+        except RuntimeError as error:
+            if self.graphs and not any(gradient is not None and gradient.requires_grad for gradient in gradients):
+                error.add_note(
+                    f"rank {self._rank}: the gradients of this loop have a graph (create_graph=True), but not the one "
+                    "that this strategy steps by. An optimizer that differentiates gradients in its step (AdaHessian) "
+                    "needs a strategy that steps by a learner's own gradient, such as adpsgd, bsp or diloco."
+                )
+            raise
         finally:
             lost = [gradient is not None and p.grad is None for p, gradient in zip(self.all, gradients, strict=True)]
             for p, kept, rounded, gone in zip(self.all, own, self.rounded, lost, strict=True):
@@ -276,7 +287,9 @@ class ShardedParameters(Parameters):
         return self.tensors
 
     def gradients(self, which: Sequence[int]) -> dict[int, Tensor]:
-        return {number: local(gradient) for number, gradient in super().gradients(which).items()}
+        found = {number: local(gradient) for number, gradient in super().gradients(which).items()}
+        self.graphs = False  # parts are not differentiated
+        return found
 
     def multiply_gradients(self, views: Sequence[Tensor], numbers: Sequence[int], factor: Tensor) -> None:
         for view, number in zip(views, numbers, strict=True):

@@ -20,7 +20,7 @@ from torch import Tensor, nn
 from torch.optim import Optimizer
 
 from roundelay.algorithms.averaging import minibatches_averaged
-from roundelay.attached.alarms import say_idle, say_not_finite
+from roundelay.attached.alarms import say_idle, say_not_finite, say_unclosed
 from roundelay.attached.batches import SharedBatches
 from roundelay.attached.parameters import Buffers, device_of
 from roundelay.attached.reporting import COUNTED, HELD_OUT_LOSS, LossLog
@@ -545,8 +545,10 @@ class Session:
     ) -> None:
         if error is None:
             self.close()
-        else:
-            self.abandon()
+            return
+        if isinstance(error, SystemExit) and not error.code:
+            say_unclosed()  # no other word is heard of a `sys.exit()`
+        self.abandon()
 
 
 def _learner_of(module: nn.Module, listen: str | None) -> tuple[Group | None, World, nn.Module]:

@@ -171,6 +171,9 @@ class RowUpdates:
         if not own:  # a copy, for the optimizer's hooks may change it, and the others read the mean too
             place.spare.copy_(pinned(gradient))
             there = self._spare
+        if own and parameters.graphs:  # which the step may differentiate
+            pairs = zip(there, parameters.all, strict=True)
+            there = [view if p.grad is None or p.grad.dtype != view.dtype else p.grad for view, p in pairs]
         views = [view if has else None for view, has in zip(there, given, strict=True)]
         try:
             with parameters.updated(self._row, views):

@@ -64,7 +64,7 @@ def _advise(options: argparse.Namespace) -> None:
 
 
 def print_advice(advice: "Advice", top: int) -> None:
-    """Print the table, notes on it, and the gain of other machines."""
+    """Print an advice: the table of its first `top` candidates, notes, and the gain of other machines."""
     task = advice.task
     console.print(
         f"{advice.cluster}: {advice.learners} learner{'s' * (advice.learners > 1)}, {task.parameters:,.0f} parameters, "

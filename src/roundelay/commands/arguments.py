@@ -21,7 +21,7 @@ def picked(options: argparse.Namespace, *names: str) -> dict[str, Any]:
 
 
 def _within(kind: Any, text: str) -> Any:
-    """Return a number of a type with bounds (core/bounds.py)."""
+    """Return the number that `text` writes, checked against the bounds of the type `kind` (core/bounds.py)."""
     value = _number(text, get_args(kind)[0])
     if words := wanted(kind, value):
         raise _refused(text, words)
@@ -36,14 +36,14 @@ share = partial(_within, Share)
 
 
 def counts(text: str) -> str:
-    """Return whole numbers of 1 or more with commas, as `1,4`; the text itself."""
+    """Check that `text` is whole numbers of 1 or more with commas, as `1,4`; return it unchanged."""
     if any(wanted(Count, _number(part.strip(), int)) for part in text.split(",")):
         raise _refused(text, "whole numbers of 1 or more with commas, for example 1,4")
     return text
 
 
 def positives(text: str) -> list[float]:
-    """Return numbers above 0 with commas, as `0.01,0.02`."""
+    """Parse numbers above 0 with commas, as `0.01,0.02`."""
     values = [_number(part) for part in text.split(",")]
     if not all(0 < value < math.inf for value in values):
         raise _refused(text, "numbers above 0 with commas, for example 0.01,0.02")
@@ -51,7 +51,7 @@ def positives(text: str) -> list[float]:
 
 
 def slowdown(text: str) -> float:
-    """Return a factor above 1; not infinity."""
+    """Parse a factor above 1 and below infinity."""
     value = _number(text)
     if not 1 < value < math.inf:
         raise _refused(text, "a factor above 1, for example 3")
@@ -59,10 +59,10 @@ def slowdown(text: str) -> float:
 
 
 def parse_learners(text: str, option: str = "--learners") -> list[int]:
-    """Return the numbers of learners: `1,4` is one and four.
+    """Parse numbers of learners with commas: `1,4` is one and four.
 
     Raises:
-        UserError: anything but whole numbers with commas.
+        UserError: `text` is anything but whole numbers with commas; names `option`.
     """
     try:
         return [int(part) for part in text.split(",")]
@@ -74,8 +74,8 @@ _STRAGGLER = re.compile(r"(\d+):(?:(?P<factor>[\d.eE]+)x|\+(?P<seconds>[\d.eE+-]
 
 
 def straggler(text: str) -> str:
-    """Check `1:3x` (learner 1 takes three times as long) or `1:+0.4` (0.4 s more for every gradient); return the text
-    itself."""
+    """Check a straggler, `1:3x` (learner 1 takes three times as long) or `1:+0.4` (0.4 s more for every gradient);
+    return the text unchanged."""
     found = _STRAGGLER.fullmatch(text)
     factor, seconds = (_number(found[name] or "1") if found else math.nan for name in ("factor", "seconds"))
     if not (1 <= factor < math.inf and 0 <= seconds < math.inf):

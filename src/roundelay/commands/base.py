@@ -31,8 +31,8 @@ class Command(Protocol):
 
     def __call__(self, name: str, run: object, text: str, examples: Sequence[str] = ()) -> argparse.ArgumentParser:
         """Add a command: `run` is called with the parsed options and returns the exit status, or None for 0; `text`
-        says what it does; `examples` are lines for its help (those of this package stand in examples.py). The reply
-        takes the command's options."""
+        says what it does; `examples` are lines for its help (those of this package stand in examples.py). The command's
+        options are added to the parser that is returned."""
 
 
 def add_described(command: Command, run: object, text: str, **named: Any) -> argparse.ArgumentParser:
@@ -76,7 +76,7 @@ def add_described(command: Command, run: object, text: str, **named: Any) -> arg
 
 
 def _meaning(mark: str, named: Mapping[str, Any]) -> Mapping[str, Any]:
-    """Return argparse's options that a mark stands for."""
+    """Return the options of argparse that a mark behind an argument's names stands for."""
     known = mark[1:-1]
     found: Mapping[str, Any] = {"metavar": mark}
     if mark == "<yes-no>":

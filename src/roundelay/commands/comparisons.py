@@ -10,7 +10,7 @@ from roundelay.core.records import UTTERANCES_FILE
 from roundelay.terminal import complain, console, print_table
 
 COMPARED = ["ssgd", "delay-by-one", "adpsgd:fixed-ring", "adpsgd:random-ring"]
-"""Strategies that `simulate` compares unless told otherwise."""
+"""Strategies that `simulate` compares by default."""
 
 
 _SIMULATE = """

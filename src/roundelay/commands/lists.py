@@ -105,19 +105,19 @@ def _list_of_speech(what: str, recipe: str | None, show: "_Listing") -> None:
 
 @dataclass(frozen=True)
 class _Listing:
-    """A list as it is printed: for people, or as JSON."""
+    """A printer of lists: as tables for people, or as JSON."""
 
     json: bool
 
     def table(self, columns: "Sequence[str]", rows: "Sequence[Sequence[str]]") -> None:
-        """Print rows of cells."""
+        """Print rows of cells under their columns' names."""
         if self.json:
             write(json_text([dict(zip(columns, row, strict=True)) for row in rows]))
         else:
             print_table(columns, rows, left=len(columns))
 
     def names(self, known: "Mapping[str, tuple[str, list[Option]]]") -> None:
-        """Print names with a sentence and options each."""
+        """Print names, each with its sentence and its options."""
         if self.json:
             told = {name: {"about": about, "options": list(map(asdict, its))} for name, (about, its) in known.items()}
             write(json_text(told))
@@ -128,7 +128,7 @@ class _Listing:
                 console.print(f"    {_option(option)}")
 
     def options(self, its: "Sequence[Option]") -> None:
-        """Print options alone."""
+        """Print options with no name above them."""
         if self.json:
             write(json_text([asdict(option) for option in its]))
             return

@@ -10,7 +10,8 @@ from roundelay.core.strategy_text import did_you_mean
 
 
 class Parser(argparse.ArgumentParser):
-    """A command and its options. Its errors are `UserError`s, printed as all others are; the exit status is 2."""
+    """The parser of a command and its options. Its errors are `UserError`s, printed as all others, with exit
+    status 2."""
 
     def __init__(self, **options: Any) -> None:
         self.options: list[argparse.Action] = []
@@ -29,7 +30,7 @@ class Parser(argparse.ArgumentParser):
         """Check the values of options with a `check`, before the command loads anything large.
 
         Raises:
-            UserError: one of them cannot be.
+            UserError: a value is refused by its check.
         """
         for name, check in self.checks:
             given = getattr(options, name)
@@ -45,10 +46,10 @@ class Parser(argparse.ArgumentParser):
         raise UserError(f"{command}: {sentence} See `roundelay help {command}`." if command else sentence)
 
     def check_names(self, words: Sequence[str]) -> None:
-        """Find an option that this command does not have.
+        """Check that the command has all options among `words`.
 
         Raises:
-            UserError: there is one; names the nearest that it has.
+            UserError: it lacks one; names the nearest that it has.
         """
         known = {name: action for action in self.options for name in action.option_strings}
         # Words behind the first argument of a command that takes a command are not ours.

@@ -26,14 +26,14 @@ def add_plugins(found: Sequence[EntryPoint], command: Command) -> None:
     """Add the commands of entry points to the command line; a function of several is called once.
 
     Raises:
-        UserError: it cannot be loaded, or does not add the commands of its entry points; names the package.
+        UserError: a function cannot be loaded, or does not add the commands of its entry points; names the package.
     """
     for value in dict.fromkeys(one.value for one in found):
         _add([one for one in found if one.value == value], command)
 
 
 def _add(of_one: Sequence[EntryPoint], command: Command) -> None:
-    """Add the commands of entry points that name one function."""
+    """Add the commands of entry points that all name the same function."""
     found = of_one[0]
     add = load_plugin(found)
     added: list[str] = []

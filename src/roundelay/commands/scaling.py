@@ -86,10 +86,10 @@ def _scaling(options: argparse.Namespace) -> int:
 
 
 def _checked(options: argparse.Namespace) -> tuple[list[str], list[str]]:
-    """Return the strategies; and overrides of a recipe, or arguments of a script.
+    """Check the options of `scaling`. Return the strategies, and overrides of a recipe or arguments of a script.
 
     Raises:
-        UserError: as `check_axes`; an option is for the other of the two.
+        UserError: as `check_axes`; or an option of recipes is given with a script, or the reverse.
     """
     from roundelay.grids.axes import check_axes, is_override, read_axes
     from roundelay.options.known import check_strategy

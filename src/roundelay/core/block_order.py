@@ -34,14 +34,14 @@ Integers = NDArray[np.int64]
 
 
 class Order(Protocol):
-    """Example numbers by position. An array is one."""
+    """A sequence of example numbers by position in an epoch, such as an array."""
 
     def __getitem__(self, positions: slice, /) -> Integers:
         """Return the examples at these positions, both ends given."""
 
 
 class Arrange(Protocol):
-    """Puts the examples of a window into its order."""
+    """Orders the examples of a window."""
 
     def __call__(self, rng: np.random.Generator, blocks: NDArray[np.int32], at: int, plan: EpochPlan) -> Order:
         """Return the order of all examples in these `blocks` (K,); the window begins at position `at` of the plan's
@@ -49,7 +49,7 @@ class Arrange(Protocol):
 
 
 Tell = Callable[[NDArray[np.int32]], None]
-"""Told of blocks (K,), by number."""
+"""Called with the numbers of blocks, (K,)."""
 
 
 def _nothing(_: NDArray[np.int32]) -> None:
@@ -58,14 +58,14 @@ def _nothing(_: NDArray[np.int32]) -> None:
 
 @final
 class BlockOrder:
-    """The order of the plan's epoch.
+    """The order of the examples of an epoch, shuffled by blocks and by windows of blocks.
 
     Args:
         starts: (K + 1,) the first example of every block, and the end of the last.
-        arrange: puts a window into its order.
-        ahead: told of blocks that will be wanted soon, each before it is.
-        behind: told of blocks that were wanted, and are no more.
-        window: examples of a window, about; rounds may want more.
+        arrange: orders the examples of a window.
+        ahead: called with blocks that will be read soon.
+        behind: called with blocks that will not be read again.
+        window: about so many examples a window; large rounds make it larger.
 
     Raises:
         ValueError: the plan has another number of examples than the blocks.
@@ -96,11 +96,11 @@ class BlockOrder:
 
     @property
     def windows(self) -> int:
-        """Windows of the epoch."""
+        """Number of windows of the epoch."""
         return len(self._bounds) - 1
 
     def blocks(self, window: int) -> NDArray[np.int32]:
-        """Return numbers of a window's blocks, (K,)."""
+        """Return the numbers of the blocks of a window, (K,)."""
         return self._blocks[self._bounds[window] : self._bounds[window + 1]]
 
     def __getitem__(self, positions: slice, /) -> Integers:
@@ -117,7 +117,8 @@ class BlockOrder:
         return parts[0] if len(parts) == 1 else np.concatenate([*parts, np.zeros(0, np.int64)])
 
     def _order_of(self, window: int) -> Order:
-        """Return a window's own order. Two are kept: minibatches near a boundary are drawn from both by turns."""
+        """Return the order of the examples of a window. The last two orders are kept: minibatches near a boundary are
+        drawn from both by turns."""
         if window not in self._arranged:
             for past in self._arranged:
                 self._behind(self.blocks(past))
@@ -130,7 +131,7 @@ class BlockOrder:
         return self._arranged[window]
 
     def _look_ahead(self, window: int, share: float) -> None:
-        """Tell of blocks before they are wanted: all of this window, and, as it is used up, those of the next."""
+        """Call `ahead` with blocks: all of this window and, by the `share` of it that is used up, those of the next."""
         begin, end = int(self._bounds[window]), int(self._bounds[window + 1])
         self._tell(begin, end)
         if window + 1 < self.windows:
@@ -148,16 +149,18 @@ class BlockOrder:
 
 
 def block_starts(ends: Integers, block: int = BLOCK_SIZE) -> Integers:
-    """Return the first indivisible stretches of blocks, (K + 1,), and the number of all.
+    """Cut stretches of examples into blocks without dividing any. Return the number of each block's first stretch, and
+    of all, (K + 1,).
 
     Args:
-        ends: (U + 1,) where stretches of examples begin that are not divided, and the last ends.
-        block: examples of a block, about.
+        ends: (U + 1,) beginnings of the stretches, and the end of the last.
+        block: about so many examples a block.
     """
     at_least = np.arange(block, max(int(ends[-1]) - block // 2, block), block)
     return np.unique(np.concatenate([[0], np.searchsorted(ends, at_least), [len(ends) - 1]]))
 
 
 def expand(begins: Integers, sizes: Integers) -> Integers:
-    """Return begin, begin + 1, ... of every stretch, one after the other."""
+    """Return all numbers of stretches that have these beginnings and sizes, stretch by stretch: begin, begin +
+    1, ..."""
     return np.repeat(begins - (np.cumsum(sizes) - sizes), sizes) + np.arange(int(sizes.sum()))

@@ -12,7 +12,7 @@ from roundelay.core.errors import UserError
 @final
 @dataclass(frozen=True)
 class Bounds:
-    """Numbers that an option may be: none that is nan, and infinity only where no `below` excludes it."""
+    """The range of numbers that an option may have: never nan, and infinity only if `below` does not exclude it."""
 
     least: float | None = None
     above: float | None = None
@@ -20,7 +20,7 @@ class Bounds:
     below: float | None = None
 
     def allow(self, value: float) -> bool:
-        """Return True if the number is inside."""
+        """Return True if `value` is within the bounds."""
         return (
             not math.isnan(value)
             and (self.least is None or value >= self.least)
@@ -30,7 +30,7 @@ class Bounds:
         )
 
     def words(self, kind: type) -> str:
-        """Return the numbers of this kind in words: "whole number of 1 or more"."""
+        """Return the bounds in words, for numbers of type `kind`: "whole number of 1 or more"."""
         lower = f"above {self.above:g}" if self.least is None else f"from {self.least:g}"
         if self.most is not None:
             inside = f"{lower} {'to' if self.above is None else 'and up to'} {self.most:g}"
@@ -51,22 +51,22 @@ ShareAboveZero = Annotated[float, Bounds(above=0, most=1)]
 
 
 def bounds_of(hint: Any) -> Bounds | None:
-    """Return the bounds that a type says, if it says some."""
+    """Return the bounds in the type `hint`; None if it has none."""
     said = get_args(hint)[1:] if get_origin(hint) is Annotated else ()
     return next((one for one in said if isinstance(one, Bounds)), None)
 
 
 def wanted(hint: Any, value: float) -> str:
-    """Return the numbers of a type, in words, if `value` is none of them; else ""."""
+    """Return the numbers that the type `hint` allows, in words, if `value` is not one of them; else ""."""
     bounds = bounds_of(hint)
     return "" if bounds is None or bounds.allow(value) else f"a {bounds.words(get_args(hint)[0])}"
 
 
 def check_number(hint: Any, value: Any, where: str) -> None:
-    """Check a number that is an option, of a type as above.
+    """Check the number `value` against the bounds in the type `hint`.
 
     Raises:
-        UserError: it is outside; begins with `where`.
+        UserError: `value` is outside; the message begins with `where`.
     """
     if words := wanted(hint, value):
         raise UserError(f"{where} is {value}: give {words}.")

@@ -29,7 +29,7 @@ class Damaged(UserError):
 
 
 def is_file_name(name: object) -> bool:
-    """Return True if it names something in a folder itself, not above or below it."""
+    """Return True if `name` is the plain name of a file, without a path above or below its folder."""
     return isinstance(name, str) and name not in ("", ".", "..") and not set(name) & {"/", "\0"}
 
 
@@ -45,7 +45,7 @@ def file_checksum(path: Path) -> str:
 
 
 def write_checked(path: Path, value: Mapping[str, Any], files: Iterable[str] = (), *, one_line: bool = False) -> None:
-    """Write `value` as JSON, with the checksums of `files`, names in the same folder, and of itself."""
+    """Write `value` as JSON, with its own checksum and those of `files`, which are names in the same folder."""
     sums = {name: file_checksum(path.with_name(name)) for name in files}
     write_checked_with(path, value, sums, one_line=one_line)
 
@@ -53,13 +53,13 @@ def write_checked(path: Path, value: Mapping[str, Any], files: Iterable[str] = (
 def write_checked_with(
     path: Path, value: Mapping[str, Any], sums: Mapping[str, str], *, one_line: bool = False
 ) -> None:
-    """Do as `write_checked`, where the checksums of the files are known already."""
+    """Write `value` as `write_checked` does, with the files' checksums given."""
     whole = with_checksums(value, sums)
     write_text(path, json_line(whole) + "\n" if one_line else json_text(whole))
 
 
 def with_checksums(value: Mapping[str, Any], sums: Mapping[str, str] = MappingProxyType({})) -> dict[str, Any]:
-    """Return `value` with these checksums of files and its own, to be written as JSON."""
+    """Return `value` with its own checksum and the checksums `sums` of files, to be written as JSON."""
     plain = json.loads(json_line({key: item for key, item in value.items() if key != KEY}))  # as it will be read
     return {**plain, KEY: {**sums, OWN_CHECKSUM: _own(plain)}}
 
@@ -69,10 +69,10 @@ def read_checked(path: Path, remedy: str, skip: Collection[str] = ()) -> dict[st
 
     Args:
         remedy: a sentence that says how the files are made again; it ends the message of `Damaged`.
-        skip: names of files that are not read, because they are large.
+        skip: names of files that are not checked, because they are large.
 
     Raises:
-        Damaged: the JSON, or a file that it names, is missing or is not as it was written; names it.
+        Damaged: the JSON, or a file that it names, is missing or is not as it was written; names the file.
     """
     value, sums = read_sums(path, remedy)
     for name, expected in sums.items():
@@ -82,11 +82,11 @@ def read_checked(path: Path, remedy: str, skip: Collection[str] = ()) -> dict[st
 
 
 def read_sums(path: Path, remedy: str) -> tuple[dict[str, Any], dict[str, str]]:
-    """Return the content of a JSON, held to its own checksum, and the checksums of other files, by name; both may be
-    missing.
+    """Return the content of a JSON, held to its own checksum, and the checksums of other files that it has, by name. A
+    JSON may have neither.
 
     Raises:
-        Damaged: it is not as it was written.
+        Damaged: the JSON is not as it was written.
     """
     try:
         value = read_json(path)
@@ -107,10 +107,10 @@ def read_sums(path: Path, remedy: str) -> tuple[dict[str, Any], dict[str, str]]:
 
 
 def check_file(path: Path, expected: str, named_in: str, remedy: str) -> None:
-    """Hold the content of a file to its checksum.
+    """Check that a file has the checksum `expected`.
 
     Raises:
-        Damaged: it is missing, cannot be read, or is another.
+        Damaged: the file is missing, cannot be read, or has another checksum.
     """
     try:
         found = file_checksum(path)
@@ -131,8 +131,8 @@ class FileCheck:
 
 
 def verify(folder: Path) -> Iterator[FileCheck]:
-    """Hold all files below `folder` to the checksums in the JSONs beside them. A JSON without checksums tells nothing,
-    and is not named unless it cannot be read."""
+    """Hold all files below `folder` to the checksums in the JSONs beside them. A JSON without checksums yields nothing
+    unless it cannot be read."""
     for path in sorted(folder.rglob("*.json")):
         try:
             _, sums = read_sums(path, "")
@@ -152,5 +152,5 @@ def verify(folder: Path) -> Iterator[FileCheck]:
 
 
 def _own(value: Mapping[str, Any]) -> str:
-    """Return the checksum of a JSON's content: of a text that does not depend on layout and order."""
+    """Return the checksum of the content of a JSON, which does not depend on layout and order."""
     return checksum(json.dumps(value, sort_keys=True).encode())

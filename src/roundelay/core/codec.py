@@ -27,7 +27,7 @@ from roundelay.core.flat import CHUNK, chunks
 
 @dataclass(frozen=True)
 class Codec(ABC):
-    """One form. A codec has no state; its memory is a vector of the strategy's.
+    """A form in which vectors travel. A codec has no state; its memory is a vector of the strategy's.
 
     `memory` is the name of the vector (P,), one of those that the strategy declares, in which a learner keeps the part
     this codec leaves out. Without a name that part is lost.
@@ -37,7 +37,7 @@ class Codec(ABC):
 
     name: ClassVar[str]
     exact: ClassVar[bool] = False
-    """True of the identity: the bytes are those that a vector has in memory, and there is never a rest."""
+    """True for the identity: the bytes sent are those in memory, and no part is left out."""
     error: ClassVar[float] = 0.0
     """Largest error of an element, as a share of the largest element of its block ..."""
     block: ClassVar[int] = 1
@@ -48,7 +48,7 @@ class Codec(ABC):
 
     @property
     def numbers(self) -> tuple[float, ...]:
-        """Its options in the order of their declaration: with the name, all that another host must know of it."""
+        """The codec's options in the order of their declaration: with its name, all that another host must know."""
         return tuple(float(getattr(self, option.name)) for option in fields(self) if option.name != "memory")
 
     @abstractmethod
@@ -93,17 +93,17 @@ class Codec(ABC):
             self.remember(x[part], None if error is None else error[part], coded, arrived[part])
 
     def parts(self, coded: Tensor, elements: int) -> list[Tensor]:
-        """Return the chunks, (B,) of type `form`, of a vector of so many elements that is coded in the bytes `coded`,
-        uint8, as views of them."""
+        """Return views of the bytes `coded` (uint8) of a vector of so many elements: its chunks, (B,) of type
+        `form`."""
         return list(torch.split(coded[: self.bytes_of(elements)].view(self.form), self._numbers(CHUNK)))
 
     def _numbers(self, elements: int) -> int:
-        """Return B, of so many elements."""
+        """Return B, the length of a coded chunk of so many elements."""
         return self.bytes_of(elements) // self.form.itemsize
 
 
 class Cast(Codec):
-    """Elements one by one in another type of number."""
+    """A codec that casts every element to another type of number."""
 
     def bytes_of(self, elements: int) -> int:
         return self.form.itemsize * elements
@@ -117,7 +117,7 @@ class Cast(Codec):
 
 @dataclass(frozen=True)
 class Fp32(Cast):
-    """The identity: 4 bytes an element, as it lies in memory."""
+    """The identity codec: 4 bytes an element, as in memory."""
 
     name: ClassVar[str] = "fp32"
     exact: ClassVar[bool] = True

@@ -24,7 +24,7 @@ CHOICES = "one of"
 
 
 class _NoSuchName(UserError):
-    """A word, or the name of a section, is none of those it may be."""
+    """A word, or the name of a section, is not one of those allowed."""
 
 
 def read_yaml(path: Path) -> dict[str, Any]:
@@ -96,7 +96,7 @@ def build(cls: type[C], value: object, where: str = "") -> C:
 
 
 def _for_all(keys: Iterable[str], check: Callable[[str], None]) -> None:
-    """Check all, and then name all that are wrong."""
+    """Check every key; raise one error that names all that are wrong."""
     problems = []
     for key in keys:
         try:
@@ -108,17 +108,17 @@ def _for_all(keys: Iterable[str], check: Callable[[str], None]) -> None:
 
 
 def hints_of(cls: type) -> dict[str, Any]:
-    """Return the types of a dataclass's fields, with bounds of numbers, and with words that are those of a registry."""
+    """Return the types of a dataclass's fields, with bounds of numbers, and the words of registries."""
     chosen = {field.name: field.metadata[CHOICES] for field in in_order(cls) if CHOICES in field.metadata}
     return {**get_type_hints(cls, include_extras=True), **chosen}
 
 
 def check_values(options: Any, where: str) -> None:
-    """Check bounds and words of a dataclass that may have been made by hand, and of those in it; `where` is the section
-    of its options.
+    """Check the numbers and words of a dataclass that may have been made by hand, and of dataclasses in it; `where` is
+    the section of its options.
 
     Raises:
-        UserError: a number outside its bounds, or a word that is none of those it may be; names the option.
+        UserError: a number is outside its bounds, or a word is not one of those allowed; names the option.
     """
     hints = hints_of(type(options))
 
@@ -140,13 +140,13 @@ def check_values(options: Any, where: str) -> None:
 
 
 def one_of(names: WithPlugins[Any], default: str) -> Any:
-    """Return the field of a word that is the default, or one of `names`, which a type cannot list."""
+    """Return a dataclass field for a word: one of `names`, which a type cannot list, and `default` unless given."""
     words = (*([] if default in names.own else [default]), *names.own)
     return dataclasses.field(default=default, metadata={CHOICES: Annotated[Literal[words], OrPlugins(names.kind)]})
 
 
 def plain(value: object) -> Any:
-    """Return mappings, lists and scalars only, ready for YAML or JSON: the inverse of `build`."""
+    """Convert `value` to mappings, lists and scalars, ready for YAML or JSON: the inverse of `build`."""
     if dataclasses.is_dataclass(value) and not isinstance(value, type):
         return {field.name: plain(getattr(value, field.name)) for field in in_order(type(value)) if field.init}
     if isinstance(value, Mapping):
@@ -171,7 +171,7 @@ def about_of(part: Any) -> str:
 
 
 def in_order(cls: type[Any]) -> list[dataclasses.Field[Any]]:
-    """Return fields of a dataclass as people read them: its own, then the keyword-only ones of its bases."""
+    """Return the fields of a dataclass in reading order: its own, then the keyword-only ones of its bases."""
     own = vars(cls).get("__annotations__", {})
     return sorted(dataclasses.fields(cls), key=lambda field: bool(field.kw_only) and field.name not in own)
 
@@ -217,7 +217,7 @@ def _convert(hint: Any, value: object, where: str) -> Any:  # noqa: PLR0911 one 
 
 
 def _own_or_plugin(own: Any, kind: str, value: object, where: str) -> Any:
-    """Check a word, or build a section of one of several classes; what is none of ours may be another package's."""
+    """Check a word, or build a section of one of several classes: ours, or those of other packages."""
     try:
         return _convert(own, value, where)
     except _NoSuchName as error:

@@ -10,17 +10,17 @@ from pathlib import Path
 
 @dataclass(frozen=True)
 class Quota:
-    """Processor time a control group grants: that of so many cores, of which `used_seconds` have been used."""
+    """The limit of a control group on processor time, in cores."""
 
     cores: float
     usage: Path
-    """A file, of the second or the first version of control groups, that says how much has been used."""
+    """File that says how much time has been used, of the second or the first version of control groups."""
 
     def used_seconds(self) -> float:
-        """Return seconds summed over cores, since the group was made.
+        """Return the processor seconds used since the group was made, summed over cores.
 
         Raises:
-            OSError, ValueError: the file says nothing.
+            OSError, ValueError: the file is missing or cannot be read.
         """
         text = self.usage.read_text()
         if self.usage.name == "cpu.stat":
@@ -30,7 +30,7 @@ class Quota:
 
 
 def quota(root: Path = Path("/")) -> Quota | None:
-    """Return the tightest of this process's control group and those around it; None: no limit.
+    """Return the tightest limit of this process's control group and those around it; None: no limit.
 
     Args:
         root: of the file system, for tests.
@@ -57,7 +57,7 @@ def cores() -> int:
 
 
 def _around(mount: Path, path: str) -> list[Path]:
-    """Return the folders of a group and of those around it; of groups outside the container there are none."""
+    """Return the folders of a control group and of those around it, as far as the container shows them."""
     inner = [part for part in path.split("/") if part and part != ".."]
     return [mount.joinpath(*inner[:depth]) for depth in range(len(inner) + 1)]
 
@@ -80,7 +80,7 @@ def _first_version(folder: Path) -> Quota | None:
 
 
 def available_bytes(root: Path = Path("/")) -> float:
-    """Return bytes that could be had now; infinity where the system does not say.
+    """Return the bytes of memory that are available now; infinity where the system does not say.
 
     Args:
         root: of the file system, for tests.

@@ -30,7 +30,7 @@ Rule = Callable[..., None]
 
 
 class Effect(Generic[R_co]):
-    """Something to await; the runtime answers with an R_co."""
+    """A request that a strategy awaits; the runtime performs it and answers with an R_co."""
 
     def __await__(self) -> Generator["Effect[Any]", Any, R_co]:
         reply: R_co = yield self
@@ -70,7 +70,7 @@ class GradMean(Effect[Gradient]):
 
     @property
     def of_one(self) -> bool:
-        """True if the mean is the learner's own gradient, as it is."""
+        """True if the mean is the learner's own gradient, unchanged."""
         return len(self.group) == 1 and self.codec.exact
 
 
@@ -96,8 +96,9 @@ class Mix(Effect[Tensor]):
     `weights` give in their Mix of the same number, under these weights (scaled to sum to 1).
 
     Vectors are taken as they arrive by `codec`, one's own as well; codecs are equal. `weights` are (rank, weight) in
-    rank order, oneself included where it counts; `readers` are the others whose weights name me. Means and Mixes of all
-    are numbered together, so all learners must ask for equally many. The reply is valid until the next Mix.
+    rank order, the learner itself included if it counts; `readers` are the others that have a weight for this one.
+    Means and Mixes of all are numbered together, so all learners must ask for equally many. The reply is valid until
+    the next Mix.
     """
 
     weights: tuple[tuple[int, float], ...]
@@ -161,18 +162,19 @@ class Quorum:
     needed: int
     """Learners that must have come; where fewer live, all of them."""
     grace: float | None = None
-    """Seconds after that in which others may still come; None: as long as learners usually take, and `spread` times
-    the spread of that."""
+    """Seconds after the quorum in which others may still come; None: as long as learners usually take, plus `spread`
+    times the spread of that."""
     spread: float = 3.0
     drops_late: bool = False
     """True: the contribution of a late learner is dropped; else it counts in the gathering that is open."""
     guard: float | None = None
-    """Standard deviations above the usual norm or loss beyond which a contribution is left out; None: none is."""
+    """Standard deviations above the usual norm or loss beyond which a contribution is left out; None: no guard."""
 
 
 @dataclass(frozen=True)
 class Gather(Effect[bool]):
-    """Come to the open gathering, and wait until it closes: when a quorum has come and its grace is over, or all have.
+    """Come to the open gathering at the centre, and wait until it closes: when a quorum has come and its grace is over,
+    or all have.
 
     `give` is done at once, unless the contribution is left out; `close` by one of those who came, before any of them
     goes on. Both are exchanges with the centre. A learner whose model is older than the last gathering that closed is
@@ -191,7 +193,7 @@ class Gather(Effect[bool]):
 
 
 class Handle(Generic[R_co]):
-    """An effect that was begun and whose reply `Wait` asks for."""
+    """An effect that was begun; `Wait` returns its reply."""
 
     def __init__(self) -> None:
         self.done = False
@@ -212,7 +214,7 @@ class Begin(Effect[Handle[R_co]]):
 
 @dataclass(frozen=True)
 class Wait(Effect[R_co]):
-    """The reply of an effect begun earlier."""
+    """Wait for the reply of an effect begun earlier."""
 
     handle: Handle[R_co]
 
@@ -228,4 +230,5 @@ LABELS: dict[type[Effect[Any]], str] = {
     Wait: "wait",
     Gather: "gathering",
 }
-"""Effects in words. A learner that begins one is shown in that one; tables for people number them in this order."""
+"""Names of effects for people, in the order in which tables number them; a learner is shown in the effect it began
+last."""

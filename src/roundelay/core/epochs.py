@@ -26,7 +26,7 @@ from roundelay.core.streams import stream
 @final
 @dataclass(frozen=True)
 class Share:
-    """The part of an epoch that the learners of one host train: all `examples` in these `shards`."""
+    """The part of an epoch that the learners of one host train: all `examples` in its `shards`."""
 
     learners: int
     examples: int
@@ -34,18 +34,19 @@ class Share:
 
 
 OPTIONAL = ("shares", "shards", "among")
-"""Fields of a plan that are left out of its JSON where they are empty."""
+"""Fields of a plan that its JSON lacks where they are empty."""
 
 
 @dataclass(frozen=True)
 class EpochPlan:
-    """The cuts of one epoch: `examples` in all, `minibatch` of them a round, over `learners`.
+    """The cuts of one epoch of `examples` into rounds of `minibatch`, and of rounds into a minibatch for each of
+    `learners`.
 
     Attributes:
-        shares: of hosts in rank order, where each draws from its own shards; none: all draw from one order.
-        shards: those that the examples are in; none: all that are here.
-        among: ranks that the rounds are cut for, where not all of the learners take part; none: all. Minibatches keep
-            their numbers; those of the others are empty.
+        shares: each host's, in rank order, if hosts draw from shards of their own; empty: all draw from one order.
+        shards: the shards that hold the examples; empty: all that are here.
+        among: ranks that the rounds are cut for, if not all learners take part; empty: all. Minibatches keep their
+            numbers; those of the other ranks are empty.
     """
 
     epoch: int
@@ -58,17 +59,17 @@ class EpochPlan:
     among: tuple[int, ...] = ()
 
     def for_living(self, living: Sequence[int]) -> "EpochPlan":
-        """Return the same epoch with its rounds cut for the `living` alone, by rank."""
+        """Return this plan with its rounds cut for the learners `living` alone, ranks."""
         return replace(self, among=() if len(living) == self.learners else tuple(living))
 
     @property
     def rounds(self) -> int:
-        """Rounds in the epoch; the last may be smaller."""
+        """Number of rounds in the epoch; the last may be smaller."""
         return -(-self.examples // self.minibatch)
 
     @property
     def pieces(self) -> int:
-        """Minibatches in the epoch: rounds x learners (those of the last round may be empty)."""
+        """Number of minibatches in the epoch: rounds x learners (those of the last round may be empty)."""
         return self.rounds * self.learners
 
     def piece(self, index: int) -> Minibatch:
@@ -100,8 +101,8 @@ class EpochPlan:
         return Minibatch(epoch=self.epoch, index=index, start=begin + low + start, stop=begin + low + stop)
 
     def examples_of(self, ranks: Sequence[int], first: int, end: int) -> int:
-        """Return number of examples that learners `ranks` draw in rounds `first` up to `end`, where all draw by
-        round."""
+        """Return the number of examples that learners `ranks` draw in rounds `first` up to `end`, if all draw
+        by round."""
         return sum(self.piece(r * self.learners + rank).frames for r in range(first, end) for rank in ranks)
 
     def examples_between(self, first: int, end: int) -> int:
@@ -114,14 +115,14 @@ class EpochPlan:
 
     @property
     def orders(self) -> Sequence[range]:
-        """Ranks that draw from one order, for each order."""
+        """Ranges of ranks that draw from the same order, one for each order."""
         if not self.shares:
             return [range(self.learners)]
         ends = list(accumulate(share.learners for share in self.shares))
         return [range(end - share.learners, end) for share, end in zip(self.shares, ends, strict=True)]
 
     def share(self, rank: int) -> tuple[Share, int, int]:
-        """Return the share that learner `rank` draws from, its rank among those who do, and the share's first
+        """Return the share that learner `rank` draws from, its rank among that share's learners, and the share's first
         position."""
         begin = 0
         for share in self.shares:
@@ -139,10 +140,10 @@ class EpochPlan:
         return EpochPlan(self.epoch, share.examples, minibatch, share.learners, self.seed, shards=share.shards), begin
 
     def division(self, shards: Sequence[int]) -> str:
-        """Return the shares in words, and the shards that are nowhere; "" where all is drawn from one order.
+        """Describe the hosts' shares in words, with the shards that no host has; "" where all draw from one order.
 
         Args:
-            shards: examples in every shard, -1 where it is not here; none: the examples are not in shards.
+            shards: number of examples in every shard, -1 for a shard that is not here; empty: there are no shards.
         """
         said = [
             f"host {host} draws from shards {_listed(share.shards)} ({share.examples:,} frames)"
@@ -157,18 +158,18 @@ class EpochPlan:
         return "; ".join(said)
 
     def to_json(self) -> dict[str, Any]:
-        """Return its fields, for JSON."""
+        """Return the plan as a mapping, for JSON."""
         return {name: value for name, value in asdict(self).items() if name not in OPTIONAL or value}
 
     @classmethod
     def from_json(cls, value: Mapping[str, Any]) -> "EpochPlan":
-        """Return the story of this JSON: the inverse of `to_json`."""
+        """Return the plan in a mapping from `to_json`."""
         shares = [Share(**{**one, "shards": tuple(one["shards"])}) for one in value.get("shares", ())]
         lists = {name: tuple(value.get(name, ())) for name in OPTIONAL}
         return cls(**{**value, **lists, "shares": tuple(shares)})
 
     def order(self) -> NDArray[np.int64]:
-        """Return the shuffled example numbers, (examples,)."""
+        """Return the shuffled numbers of the epoch's examples, (examples,)."""
         return stream(self.seed, "order", self.epoch).permutation(self.examples)
 
 

@@ -2,7 +2,7 @@
 
 
 class UserError(Exception):
-    """Bad input or a bad option.
+    """A mistake that the user can mend, such as bad input or a bad option.
 
     The message names the file, utterance, rank or option at fault and says what to do about it. The command line prints
     it without a traceback and exits with status 2; anything else that escapes is a defect of ours and keeps its

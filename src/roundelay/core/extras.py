@@ -30,11 +30,11 @@ MODULES = {
     "speech": (_SPEECH,),
     "tensorboard": ("tensorboard",),
 }
-"""Modules of extras that are looked for before anything begins."""
+"""Modules of each extra that `need` looks for."""
 
 
 def need(extra: str, who: str) -> None:
-    """Look for all packages of an extra, without loading one.
+    """Check that all packages of an extra are installed, without loading any.
 
     Args:
         extra: a key of `MODULES`.
@@ -57,10 +57,10 @@ def _missing_of(extra: str) -> list[str]:
 
 
 def load(module: str, extra: str, who: str) -> Any:
-    """Return a module of a package that comes with `extra`.
+    """Load and return `module`, of a package that comes with `extra`.
 
     Raises:
-        UserError: it is not installed; says for whom, and how to install it.
+        UserError: the package is not installed; says that `who` needs it, and how to install it.
     """
     try:
         return import_module(module)
@@ -73,7 +73,7 @@ def load(module: str, extra: str, who: str) -> Any:
 
 @final
 class Binding:
-    """A module that is loaded when something of it is first used.
+    """A stand-in for a module, which is loaded at the first use of one of its names.
 
     Args:
         module: its name.
@@ -107,7 +107,7 @@ def uncollected() -> Iterator[None]:
 
 
 class _Uncollected(MetaPathFinder):
-    """Lets the first import of one module run without garbage collection, wherever it is."""
+    """An import hook that runs the first import of one module without garbage collection."""
 
     def __init__(self, module: str) -> None:
         self._module = module
@@ -115,7 +115,7 @@ class _Uncollected(MetaPathFinder):
     def find_spec(
         self, fullname: str, path: Sequence[str] | None, target: ModuleType | None = None
     ) -> ModuleSpec | None:
-        """Find the module as others do, and wrap its loader."""
+        """Find the module as usual, and wrap its loader."""
         if fullname != self._module:
             return None
         sys.meta_path.remove(self)
@@ -132,6 +132,6 @@ class _Uncollected(MetaPathFinder):
 
 
 def import_uncollected(module: str) -> None:
-    """Let its first import in this process, by whichever command, run without garbage collection."""
+    """Have the first import of `module` in this process run without garbage collection."""
     if module not in sys.modules:
         sys.meta_path.insert(0, _Uncollected(module))

@@ -25,7 +25,7 @@ from roundelay.core.errors import UserError
 
 
 class DiskFull(UserError):
-    """There is no room for a file, on the disk or in the user's share of it."""
+    """The disk, or the user's quota on it, has no room for a file."""
 
 
 @contextmanager
@@ -63,7 +63,7 @@ def open_regular(path: Path) -> BufferedReader:
     end, and opening a pipe may wait for ever.
 
     Raises:
-        OSError: it is missing, unreadable, or of another kind (`strerror` says which).
+        OSError: the file is missing, unreadable, or of another kind (`strerror` says which).
     """
     handle = os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC | os.O_NOCTTY)
     kind = stat.S_IFMT(os.fstat(handle).st_mode)
@@ -83,14 +83,14 @@ _KINDS = {
 
 
 BYTE_ORDER_MARK = "\ufeff"
-"""U+FEFF, put before UTF-8 text by some editors; it shows nowhere, and is no part of the first word."""
+"""U+FEFF, put before UTF-8 text by some editors; it is invisible, and no part of the first word."""
 MOST_TEXT = 1 << 30
 """Bytes of a text that is read as a whole, unpacked; a large dictionary has 10 MB."""
 
 
 def read_text(path: Path, needed: str, most: int = MOST_TEXT) -> str:
-    """Return UTF-8 text, plain or packed with gzip, without a byte order mark; `needed` says what is missing where the
-    file is. No more than `most` bytes are read or unpacked.
+    """Read a file of UTF-8 text, plain or packed with gzip, without its byte order mark. At most `most` bytes are read
+    or unpacked; `needed` says in the error what the file is needed for.
 
     Raises:
         UserError: the file is missing, unreadable, damaged, too large, or no UTF-8 (names the line).
@@ -113,8 +113,8 @@ def read_packed(path: Path, most: int) -> bytes:
     """Return the bytes of a file, unpacked if it is packed with gzip; never more than `most` of them are in memory.
 
     Raises:
-        UserError: there are more.
-        OSError, EOFError, zlib.error, gzip.BadGzipFile: it is missing, unreadable or damaged.
+        UserError: the file has more than `most`. OSError, EOFError, zlib.error, gzip.BadGzipFile: the file is missing,
+            unreadable or damaged.
     """
     with open_regular(path) as file:
         packed = file.read(2) == b"\x1f\x8b"
@@ -127,7 +127,7 @@ def read_packed(path: Path, most: int) -> bytes:
 
 
 def not_utf8(data: bytes, error: UnicodeDecodeError) -> str:
-    """Return `LINE: ...`, a sentence on bytes that are no UTF-8 text: where, and what they may be."""
+    """Return a sentence that begins with a line number on bytes that are no UTF-8 text: where, and what they may be."""
     line = data.count(b"\n", 0, error.start) + 1
     if what := _kind_of(data):
         return f"1: {what}"
@@ -148,7 +148,7 @@ _NO_TEXTS = {
 
 
 def _kind_of(data: bytes) -> str:
-    """Return the kind of some bytes, where they are no text of one byte a character either; empty: they may be that."""
+    """Guess in words what kind of file `data` is; "" if it may be text of one byte a character."""
     if data[:2] in (b"\xff\xfe", b"\xfe\xff"):
         return "text in UTF-16, not UTF-8; convert it with `iconv -f utf-16 -t utf-8`"
     for begin, what in _NO_TEXTS.items():
@@ -165,8 +165,8 @@ def _kind_of(data: bytes) -> str:
 
 
 def sweep(folder: Path) -> None:
-    """Remove files that `atomic_write` left in `folder` where it was killed, and folders named alike; not those a
-    living process is writing."""
+    """Remove temporary files, and folders named like them, that killed processes left in `folder`; those of living
+    processes stay."""
     for path in folder.glob(".*.part"):
         writer = path.name.split(".")[-2]
         if writer.isdigit() and (int(writer) == os.getpid() or not Path("/proc", writer).exists()):
@@ -186,16 +186,15 @@ _OURS = {
 
 
 def refuse_ours(out: Path) -> None:
-    """Raise a UserError if a folder, to be written for other programs, is one of ours: files of both kinds would
-    mix."""
+    """Raise a UserError if `out`, a folder to be written for other programs, is one of Roundelay's own."""
     for name, what in _OURS.items():
         if (out / name).is_file():
             raise UserError(f"{out} is {what} ({name} is in it): give --out another folder.")
 
 
 def unwritable(path: Path, error: OSError) -> UserError:
-    """Return an error that says which file could not be written, why, and what to do; `DiskFull` where room is
-    missing."""
+    """Return an error that names the file that could not be written, why, and what to do; `DiskFull` if the disk is
+    full."""
     if error.errno in (errno.ENOSPC, errno.EDQUOT):
         return DiskFull(
             f"{path}: the disk is full. Nothing already written is lost: free some space and run the same command "
@@ -227,7 +226,7 @@ def json_line(value: object) -> str:
 
 
 def json_text(value: object) -> str:
-    """Return `value` as indented standard JSON; a NaN or an infinity is written as null."""
+    """Return `value` as indented standard JSON text; a NaN or an infinity is written as null."""
     return json.dumps(finite(value), indent=2, ensure_ascii=False, allow_nan=False) + "\n"
 
 
@@ -237,7 +236,7 @@ def write_json(path: Path, value: object) -> None:
 
 
 def read_json(path: Path) -> Any:
-    """Read one JSON document.
+    """Return the value of a JSON file.
 
     Raises:
         UserError: the file is missing or is not JSON; names file, line and column.
@@ -264,7 +263,7 @@ def parse_json(text: str | bytes) -> Any:
     """Return the value of a JSON document.
 
     Raises:
-        ValueError: it is not JSON, not UTF-8, or nested too deeply; says where, if the parser does.
+        ValueError: `text` is not JSON, not UTF-8, or nested too deeply; says where, if the parser does.
     """
     try:
         return json.loads(text)
@@ -276,7 +275,7 @@ def parse_yaml(text: str) -> Any:
     """Return the value of a YAML document of plain values.
 
     Raises:
-        ValueError: it is not YAML, or nested too deeply; says where, if the parser does.
+        ValueError: `text` is not YAML, or nested too deeply; says where, if the parser does.
     """
     try:
         return yaml.safe_load(text)

@@ -18,18 +18,19 @@ the tail of a vector differently rounds the same elements everywhere."""
 
 @dataclass(frozen=True)
 class VectorFragment:
-    """Part number `number`, from 0, of `of` parts of a vector, which lie one after another and are nearly equal."""
+    """Part number `number` (from 0) of `of` consecutive, nearly equal parts of a vector."""
 
     number: int = 0
     of: int = 1
 
     def within(self, size: int) -> slice:
-        """Return its elements in a vector of `size`; there may be none in one of fewer elements than parts."""
+        """Return the slice of this fragment in a vector of `size` elements; it is empty if there are fewer elements
+        than parts."""
         return slice(size * self.number // self.of, size * (self.number + 1) // self.of)
 
 
 WHOLE = VectorFragment()
-"""All of a vector."""
+"""The fragment that is the whole vector."""
 
 
 def chunks(size: int, part: int = 0, parts: int = 1) -> Iterator[slice]:
@@ -41,15 +42,15 @@ def chunks(size: int, part: int = 0, parts: int = 1) -> Iterator[slice]:
 
 
 def slices(vector: Tensor) -> list[Tensor]:
-    """Return a vector's chunks, as views of it; on an accelerator all of it is one, since launching a kernel there
-    costs more than a cache saves."""
+    """Return views of a vector's chunks; on an accelerator the whole vector is one chunk, since launching a kernel
+    there costs more than a cache saves."""
     if vector.device.type != "cpu" or 0 < vector.numel() <= CHUNK:  # views of short ones are most of a small step
         return [vector]
     return [vector[part] for part in chunks(vector.numel())]
 
 
 def parameter_count(module: nn.Module) -> int:
-    """Return P: the number of trainable parameters."""
+    """Return P, the number of trainable parameters of `module`."""
     return sum(p.numel() for p in module.parameters())
 
 
@@ -65,7 +66,7 @@ def pieces(module: nn.Module, vector: Tensor) -> list[Tensor]:
 
 
 def shaped(vector: Tensor, shapes: Sequence[Sequence[int]]) -> list[Tensor]:
-    """Return views of `vector` (P,) that lie one after another in it, one of each shape."""
+    """Return consecutive views of `vector` (P,), one of each shape."""
     sizes = [math.prod(shape) for shape in shapes]
     if sum(sizes) != vector.numel():
         raise ValueError(f"the parameters have {sum(sizes)} elements, the vector {vector.numel()}")

@@ -6,17 +6,18 @@ from pathlib import Path
 from roundelay.core.errors import UserError
 
 RECIPE = "recipe.yaml"
-"""In every run directory."""
+"""File that every run directory has."""
 RECORDED = "session-*/trace*.jsonl"
-"""In every record of a script that calls `roundelay.attach(..., record=...)`: of each session, or host in it."""
+"""Pattern of a file that every record of a script (`roundelay.attach(..., record=...)`) has, for each session or host
+in it."""
 IN_PLACES = f"shard-*/{RECORDED}"
-"""The same where a learner is several processes that shard its model: of each place among them."""
+"""Pattern of that file where a learner is several processes that shard its model: one for each place among them."""
 PACKED = "packed.json"
-"""In every packed model."""
+"""File that every packed model has."""
 
 
 def check_run(exp: Path) -> None:
-    """Raise a UserError unless it is a run directory."""
+    """Raise a UserError unless `exp` is a run directory."""
     if (exp / RECIPE).is_file():
         return
     if (exp / PACKED).is_file():
@@ -28,12 +29,12 @@ def check_run(exp: Path) -> None:
 
 
 def is_record(folder: Path) -> bool:
-    """Return True if it is the record of a script."""
+    """Return True if `folder` is the record of a script."""
     return any(path for form in (RECORDED, IN_PLACES) for path in folder.glob(form))
 
 
 def check_recorded(folder: Path) -> None:
-    """Raise a UserError unless it is a record, or a run directory, which may have one."""
+    """Raise a UserError unless `folder` is a script's record, or a run directory, which may have a record."""
     if (folder / RECIPE).is_file() or is_record(folder):
         return
     what = "no such folder" if not folder.exists() else f"neither {RECIPE} nor {RECORDED} in it"
@@ -44,7 +45,7 @@ def check_recorded(folder: Path) -> None:
 
 
 def check_packed(folder: Path) -> None:
-    """Raise a UserError unless it is a packed model."""
+    """Raise a UserError unless `folder` is a packed model."""
     if (folder / PACKED).is_file():
         return
     if not folder.exists():
@@ -56,6 +57,6 @@ def check_packed(folder: Path) -> None:
 
 
 def check_there(path: Path) -> None:
-    """Raise a UserError unless there is a file or a folder of this name."""
+    """Raise a UserError unless `path` is a file or a folder."""
     if not path.exists():
         raise UserError(f"{path}: no such file or folder.")

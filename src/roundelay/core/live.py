@@ -25,7 +25,7 @@ INTERRUPTED, RUN_FAILED, ENDED_WELL = "interrupted", "failed", "finished"
 
 @dataclass(frozen=True, kw_only=True)
 class HostSeen:
-    """One host, as the host that leads the run sees it."""
+    """The state of one host, as the host that leads the run sees it."""
 
     name: str
     ranks: list[int]  # of its learners
@@ -47,7 +47,7 @@ class LostSeen:
 
 @dataclass(frozen=True, kw_only=True)
 class Live:
-    """A run at one moment. Lists are by rank."""
+    """The state of a run at one moment, content of live.json. Lists are by rank."""
 
     FILE: ClassVar[str] = "live.json"
 
@@ -74,19 +74,19 @@ class Live:
     steps: int = 0  # of such a session, of all learners
 
     def to_json(self) -> dict[str, Any]:
-        """Return a plain mapping."""
+        """Return the state as a plain mapping, for JSON."""
         return dataclasses.asdict(self)
 
     @classmethod
     def from_json(cls, value: Mapping[str, Any]) -> "Live":
-        """Return the results of this JSON: the inverse of `to_json`; unknown keys are ignored."""
+        """Return the state in a mapping from `to_json`; unknown keys are ignored."""
         fields = known(cls, value)
         fields["lost"] = [LostSeen(**known(LostSeen, one)) for one in value.get("lost", ())]
         fields["hosts"] = [HostSeen(**known(HostSeen, one)) for one in value.get("hosts", ())]
         return cls(**fields)
 
     def process_lives(self) -> bool | None:
-        """Return True if the process that wrote this lives; None on another host, which cannot tell."""
+        """Return True if the process that wrote this state lives; None on another host, which cannot know."""
         if self.host != platform.node():
             return None
         return started_at(self.process) == self.started
@@ -110,8 +110,8 @@ def read_live(exp: Path) -> Live | None:
 
 
 def write_live(exp: Path, live: Live) -> None:
-    """Write the present state into a run directory, whole or not at all. It is not flushed to the disk, for it is of no
-    use after a crash. An unwritable disk is not reported here: all that matters is written elsewhere too."""
+    """Write the present state into a run directory, whole or not at all. The file is not flushed to the disk, since it
+    is of no use after a crash; that a disk cannot be written is left to others to report."""
     temporary = exp / f".{Live.FILE}.{os.getpid()}.part"
     try:
         temporary.write_text(json_line(with_checksums(live.to_json())) + "\n", encoding="utf-8")
@@ -122,7 +122,8 @@ def write_live(exp: Path, live: Live) -> None:
 
 
 def started_at(process: int) -> int:
-    """Start of a process of this host, in ticks since the host started; 0 if there is no such process."""
+    """Return the start time of a process of this host, in ticks since the host started; 0 if there is no such
+    process."""
     try:
         stat = Path(f"/proc/{process}/stat").read_bytes()
     except OSError:

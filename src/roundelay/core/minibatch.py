@@ -7,12 +7,12 @@ from roundelay.core.errors import UserError
 
 Unit = Literal["frames", "sequences"]
 TOTAL, PER_LEARNER = "training.minibatch", "training.minibatch_per_learner"
-"""Options of a recipe, one of which says the size."""
+"""Options of a recipe that give a size: the round's, or each learner's."""
 
 
 @dataclass(frozen=True)
 class MinibatchSize:
-    """`number` frames or sequences: of a round, cut over all learners, or of every learner."""
+    """The size of a minibatch: `number` frames or sequences, for all learners of a round together or for each."""
 
     number: int
     unit: Unit = "frames"
@@ -20,20 +20,19 @@ class MinibatchSize:
 
     @property
     def option(self) -> str:
-        """Option of the recipe that says it."""
+        """Option of the recipe that gives this size."""
         return PER_LEARNER if self.per_learner else TOTAL
 
     def a_round(self, learners: int) -> int:
-        """Return number of a round, over all learners."""
+        """Return the frames or sequences of a round, over all learners."""
         return self.number * learners if self.per_learner else self.number
 
     def frames(self, learners: int, examples: int, sequences: int | None, kind: str = "frames") -> int:
-        """Return frames of a round, of a training set of so many `examples` (frames) in `sequences`, where it has any.
-
-        Sequences stand for the frames that so many have on average: rounds have equally many frames in either unit.
+        """Return the frames of a round, for a training set of `examples` frames in `sequences` sequences (None: it has
+        none). A size in sequences becomes the frames that so many have on average: all rounds have equally many frames.
 
         Args:
-            kind: of the examples; where they are not frames, they are sequences themselves.
+            kind: kind of the examples; unless they are frames, they are sequences themselves.
 
         Raises:
             UserError: sequences are asked for, and the model trains on single frames; the set is too small for a round.
@@ -54,19 +53,19 @@ class MinibatchSize:
         return wanted
 
     def recorded(self, learners: int) -> dict[str, Any]:
-        """Return fields of the records of a run that give this size, beside the frames."""
+        """Return the fields by which records of a run give this size, besides the frames."""
         sequences = self.a_round(learners) if self.unit == "sequences" else None
         return {"minibatch_per_learner": self.per_learner, "minibatch_sequences": sequences}
 
     def text(self, learners: int) -> str:
-        """Return words such as `1,024 frames a learner (4,096 a round)`."""
+        """Return the size in words, such as `1,024 frames a learner (4,096 a round)`."""
         if self.per_learner:
             return f"{self.number:,} {self.unit} a learner ({self.a_round(learners):,} a round)"
         return f"{self.number:,} {self.unit} a round ({self.number // learners:,} a learner)"
 
 
 class MinibatchRecord(Protocol):
-    """A record that says the size of a minibatch."""
+    """A record that has the size of a minibatch."""
 
     @property
     def learners(self) -> int: ...
@@ -82,7 +81,7 @@ class MinibatchRecord(Protocol):
 
 
 def recorded_text(record: MinibatchRecord) -> str:
-    """Return the size of a minibatch as a run was given it, in words. Where examples are sequences, they have no
+    """Return the size of a minibatch in words, in the unit that the run was given; sequences as examples have no
     frames."""
     number = record.minibatch_sequences or record.minibatch_frames
     unit: Unit = "sequences" if record.minibatch_sequences else "frames"

@@ -19,26 +19,27 @@ GROUPS = {
     "objectives": ("objective", "class", "roundelay.learner.objectives.base.Objective"),
     "strategies": ("strategy", "class", "roundelay.strategies.base.Strategy"),
 }
-"""Kinds of parts that packages bring: one of each, and that it is a class derived from which one, or an object of it;
-else any function."""
+"""Kinds of parts that packages bring; for each the class that a part must derive from or be an object of, else it is
+any function."""
 
 
 @final
 @dataclass(frozen=True)
 class OrPlugins:
-    """In the type of an option, `Annotated[..., OrPlugins(kind)]`: other packages bring further words, or sections."""
+    """A mark in the type of an option, `Annotated[..., OrPlugins(kind)]`: other packages may bring further words or
+    sections."""
 
     kind: str  # of `GROUPS`
 
 
 def find_plugins(kind: str, taken: Container[str] = ()) -> dict[str, EntryPoint]:
-    """Return entry points of installed packages by name, of a kind of `GROUPS`: those of the group `roundelay.KIND`.
+    """Return the entry points of installed packages in the group `roundelay.KIND`, by name; `kind` is one of `GROUPS`.
 
     Args:
-        taken: names that they may not have.
+        taken: names that entry points may not have.
 
     Raises:
-        UserError: one of them has such a name, or two packages have the same; names them.
+        UserError: an entry point has a taken name, or two packages have the same; names the packages.
     """
     found: dict[str, EntryPoint] = {}
     for one in entry_points(group=f"roundelay.{kind}"):
@@ -59,7 +60,7 @@ def load_plugin(found: EntryPoint) -> Any:
     """Return the object that an entry point names.
 
     Raises:
-        UserError: it cannot be loaded, or is something else than its kind must be; names the package.
+        UserError: the object cannot be loaded, or is not what its kind must be; names the package.
     """
     one_of, is_a, base = GROUPS[found.group.removeprefix("roundelay.")]
     try:
@@ -91,11 +92,11 @@ def package_of(found: EntryPoint) -> str:
 
 @final
 class WithPlugins(Mapping[str, T]):
-    """Parts by name: our own, and those of other packages, of which one is made when it is looked up.
+    """A mapping of parts by name: our own, and those of other packages, which are made when they are looked up.
 
     Args:
         kind: of `GROUPS`.
-        make: returns the part of an entry point.
+        make: returns the part that an entry point names.
     """
 
     def __init__(self, kind: str, own: Mapping[str, T], make: Callable[[EntryPoint], T] = load_plugin) -> None:

@@ -7,7 +7,8 @@ T = TypeVar("T")
 
 
 class Progress(Protocol):
-    """A bar: `start` names the work and its size, `advance` moves it, `finish` closes it."""
+    """A receiver of progress, such as a bar: `start` names the work and its size, `advance` moves it, `finish` closes
+    it."""
 
     def start(self, what: str, total: int | None = None) -> None: ...
     def advance(self, n: int = 1, note: str = "") -> None: ...
@@ -15,7 +16,7 @@ class Progress(Protocol):
 
 
 class Silent:
-    """Progress that is not shown."""
+    """A receiver of progress that shows nothing."""
 
     def start(self, what: str, total: int | None = None) -> None: ...
     def advance(self, n: int = 1, note: str = "") -> None: ...
@@ -23,7 +24,7 @@ class Silent:
 
 
 class Prefixed:
-    """Puts the name of the whole before the name of each piece of work."""
+    """A receiver of progress that puts the name of the whole before that of each piece of work."""
 
     def __init__(self, progress: Progress, whole: str) -> None:
         self._progress, self._whole = progress, whole
@@ -39,7 +40,7 @@ class Prefixed:
 
 
 def tracked(progress: Progress, what: str, items: Iterable[T], total: int | None = None) -> Iterator[T]:
-    """Yield the items, with a bar that goes on behind each; `total`: how many, where they do not say so themselves."""
+    """Yield the items, and advance a bar after each; `total` is their number, if they have no length."""
     progress.start(what, len(items) if total is None and isinstance(items, Sized) else total)
     for item in items:
         yield item
@@ -48,7 +49,7 @@ def tracked(progress: Progress, what: str, items: Iterable[T], total: int | None
 
 
 def mention(progress: Progress, what: str, note: str = "") -> None:
-    """Say something at once: work of no size, with a note behind it."""
+    """Show a line of progress at once: work `what` of no size, with a note behind it."""
     progress.start(what)
     if note:
         progress.advance(0, note)

@@ -4,7 +4,7 @@ from dataclasses import dataclass
 from typing import Literal
 
 LearnersRate = Literal["auto", "as-is", "fastest", "gain", "linear"]
-"""Name of the factor on the learning rate where there are several learners (runtime/learners_rate.py)."""
+"""Name of a factor on the learning rate of several learners (runtime/learners_rate.py)."""
 
 
 @dataclass(frozen=True)
@@ -17,6 +17,6 @@ class Warmup:
     done: int = 0  # rounds of the epochs before this one
 
     def factor(self, round_: int) -> float:
-        """Return the factor at a round of this epoch, from 0."""
+        """Return the factor at round `round_` of this epoch, counted from 0."""
         share = (self.done + round_) / self.rounds
         return 1.0 if share >= 1 else self.start + (1 - self.start) * share

@@ -49,7 +49,7 @@ class Record:
 
 @dataclass(frozen=True, kw_only=True)
 class RunIdentity:
-    """Facts of a run that it begins and ends with."""
+    """Facts of a run that its first record and its results have in common."""
 
     schema: int = SCHEMA
     strategy: str  # "adpsgd"
@@ -109,8 +109,8 @@ class Segment(Record):
 
 @dataclass(frozen=True, kw_only=True)
 class CurvePoint(Record):
-    """A look into a running segment. Means are over the minibatches trained since the last point of the epoch, or since
-    the segment began."""
+    """A look into a running segment, some hundred an epoch. Means are over the minibatches trained since the last point
+    of the epoch, or since the segment began."""
 
     epoch: int  # from 0
     frames: int  # trained so far, all learners, since the beginning of the run
@@ -163,8 +163,8 @@ class CheckpointWritten(Record):
 
 @dataclass(frozen=True, kw_only=True)
 class LearnerLost(Record):
-    """A learner died. Under an asynchronous strategy the others go on. It stays in the log also where the run goes back
-    to a checkpoint of before."""
+    """A learner died. Under an asynchronous strategy the others go on. The record stays in the log also if the run goes
+    back to an earlier checkpoint."""
 
     rank: int
     reason: str
@@ -216,8 +216,8 @@ class Links(Record):
 
 @dataclass(frozen=True, kw_only=True)
 class Timeline(Record):
-    """Activities of each learner at the beginning of a segment, one of the first of a run. Of several
-    hosts, of the learners of the first."""
+    """Activities of each learner at the beginning of one of a run's first segments; of several hosts, only those of the
+    first."""
 
     epoch: int
     kinds: list[str]  # SPAN_KINDS
@@ -274,7 +274,7 @@ class Finished(Record):
 
 
 RECORD_KINDS: tuple[type[Record], ...] = tuple(Record.__subclasses__())
-"""All that are defined above."""
+"""All kinds of records, those defined above."""
 
 LASTING: tuple[type[Record], ...] = (LearnerLost, LearnerJoined, HostLost, HostJoined, CheckpointDamaged)
 """Records of events of processes, hosts and files. They stay when a run goes back to an older checkpoint, while
@@ -282,7 +282,7 @@ those of the training since are dropped, for it is trained again."""
 
 
 def kind_of(record: Record | type[Record]) -> str:
-    """Return `CheckpointWritten` -> `checkpoint_written`."""
+    """Return the name of a record's kind in files: `checkpoint_written` for `CheckpointWritten`."""
     cls = record if isinstance(record, type) else type(record)
     return re.sub(r"(?<!^)(?=[A-Z])", "_", cls.__name__).lower()
 
@@ -296,13 +296,13 @@ _EIGHT_DIGITS = re.compile(rb"[0-9a-f]{8}")
 
 
 def to_line(record: Record) -> str:
-    """Return one line of JSON; `kind` first, `crc32` last."""
+    """Return a record as one line of JSON; `kind` comes first, `crc32` last."""
     plain = json_line({"kind": kind_of(record), **dataclasses.asdict(record)})
     return f'{plain[:-1]},{_SUM}:"{zlib.crc32(plain.encode()):08x}"}}'
 
 
 def _sum_fault(line: bytes) -> str:
-    """Return the fault of a line's checksum; empty where it fits, or where an earlier version wrote none."""
+    """Return the fault of a line's checksum; "" if it fits, or if an earlier version wrote none."""
     last = _LAST_FIELD.search(line)
     if last is None:
         return ""
@@ -351,7 +351,7 @@ def read_events(path: Path) -> list[Record]:
     A last line cut short by a kill is dropped; the run that wrote it repeats that segment on resume.
 
     Raises:
-        UserError: missing file, or a damaged line; names file and line.
+        UserError: the file is missing, or a line is damaged; names file and line.
     """
     try:
         with open_regular(path) as file:
@@ -378,7 +378,7 @@ def verify_events(folder: Path) -> Iterator[FileCheck]:
 
 
 def _cut_short(line: bytes) -> bool:
-    """Return True if a line without an end was cut short: it is no JSON, nor JSON with something behind it."""
+    """Return True if a last line without a line end was cut short: it is no JSON, nor JSON with something behind it."""
     try:
         json.loads(line)
     except json.JSONDecodeError as error:
@@ -404,10 +404,10 @@ def _parse(path: Path, lines: list[bytes]) -> Iterator[Record]:
 
 
 def check(record: "Record | Results | WordErrors") -> None:
-    """Hold every field to its declared type: edited JSON may hold anything.
+    """Check that every field of a record has its declared type, since edited JSON may hold anything.
 
     Raises:
-        ValueError: one has another; says which.
+        ValueError: a field has another type; names the field.
     """
     cls: type = type(record)
     hints = _hints(cls)
@@ -434,7 +434,7 @@ def _fits(value: object, hint: Any) -> bool:
 
 
 def of_kind(records: Iterable[Record], cls: type[R]) -> list[R]:
-    """Return the records of one kind, in order."""
+    """Return those of `records` that are of class `cls`, in order."""
     return [record for record in records if isinstance(record, cls)]
 
 
@@ -454,7 +454,7 @@ class WordErrors:
 
     @classmethod
     def from_json(cls, value: Mapping[str, Any]) -> "WordErrors":
-        """Return the record in a mapping with the key `del`; unknown keys are ignored."""
+        """Return the word errors in a mapping from JSON, with the key `del`; unknown keys are ignored."""
         fields = known(cls, {("del_" if key == "del" else key): item for key, item in value.items()})
         parts = fields.get("subsets", {})
         return cls(**fields | {"subsets": {name: cls.from_json(part) for name, part in parts.items()}})
@@ -468,7 +468,7 @@ def _call_deletions_del(errors: dict[str, Any]) -> None:
 
 @dataclass(frozen=True, kw_only=True)
 class Results(RunIdentity):
-    """`results.json`: one run in one page, for machines."""
+    """The summary of one run for machines, `results.json`."""
 
     FILE: ClassVar[str] = "results.json"
 
@@ -488,7 +488,7 @@ class Results(RunIdentity):
     wer: dict[str, WordErrors] = field(default_factory=dict)  # by split; filled by decode and score
 
     def to_json(self) -> dict[str, Any]:
-        """Return a plain mapping; the key `del_` is written `del`."""
+        """Return the results as a plain mapping; the key `del_` is written `del`."""
         value = dataclasses.asdict(self)
         for errors in value["wer"].values():
             _call_deletions_del(errors)
@@ -496,7 +496,7 @@ class Results(RunIdentity):
 
     @classmethod
     def from_json(cls, value: Mapping[str, Any]) -> "Results":
-        """Return the results of this JSON: the inverse of `to_json`; unknown keys are ignored."""
+        """Return the results in a mapping from `to_json`; unknown keys are ignored."""
         fields = known(cls, value)
         fields["wer"] = {split: WordErrors.from_json(errors) for split, errors in value.get("wer", {}).items()}
         return cls(**fields)
@@ -507,10 +507,10 @@ class Results(RunIdentity):
 
     @classmethod
     def read(cls, exp: Path) -> "Results":
-        """Return the `results.json` of the run directory `exp`.
+        """Read `results.json` of the run directory `exp`.
 
         Raises:
-            UserError: it is missing or damaged; says where.
+            UserError: the file is missing or damaged; says where.
         """
         path = exp / cls.FILE
         told, _ = read_sums(path, "Restore it; or delete it, and `roundelay train` writes it again.")

@@ -36,8 +36,7 @@ def without_script() -> Iterator[None]:
 
 
 def of_the_script(value: object) -> bool:
-    """Return True if a process needs the script to unpickle `value`. An object that cannot be pickled counts as the
-    script's own: its sender will say why."""
+    """Return True if a process needs the script to unpickle `value`, or if `value` cannot be pickled at all."""
     try:
         return b"__main__" in pickle.dumps(value)
     except Exception:
@@ -45,7 +44,7 @@ def of_the_script(value: object) -> bool:
 
 
 class _Alone(SpawnProcess):
-    """A process that does not import the script."""
+    """A spawned process that does not import the user's script."""
 
     def start(self) -> None:
         with without_script():
@@ -53,6 +52,6 @@ class _Alone(SpawnProcess):
 
 
 class SpawnWithoutScript(SpawnContext):
-    """Starts processes as `spawn` does, without the script."""
+    """A context that starts processes as `spawn` does, but without importing the user's script."""
 
     Process = _Alone

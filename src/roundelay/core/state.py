@@ -12,7 +12,7 @@ from torch import Tensor
 
 @dataclass(frozen=True)
 class Minibatch:
-    """Examples `start` to `stop` of the epoch's shuffled order. Data only: it can be recorded, sent, and drawn
+    """Examples `start` to `stop` of the epoch's shuffled order. Plain data, which can be recorded, sent, and drawn
     again."""
 
     epoch: int
@@ -22,7 +22,7 @@ class Minibatch:
 
     @property
     def frames(self) -> int:
-        """Number of examples: frames of speech here, other units of other learners."""
+        """Number of examples: frames of speech, or other units."""
         return self.stop - self.start
 
 
@@ -36,7 +36,7 @@ class Snapshot:
 
 @dataclass(frozen=True)
 class Statistics:
-    """Sums over examples; they add up."""
+    """Sums of loss and correct answers over examples; those of parts add up to those of the whole."""
 
     frames: int = 0
     loss: float = 0.0  # summed; of a classification cross-entropy in nats, even if its objective minimises another
@@ -47,12 +47,12 @@ class Statistics:
 
     @property
     def mean_loss(self) -> float:
-        """Nats per frame."""
+        """Mean loss, nats per frame."""
         return self.loss / max(1, self.frames)
 
     @property
     def accuracy(self) -> float:
-        """Share of frames right, 0 to 1."""
+        """Share of frames that are right, 0 to 1."""
         return self.correct / max(1, self.frames)
 
 
@@ -79,23 +79,24 @@ class Me(Protocol):
 
     @property
     def everyone(self) -> tuple[int, ...]:
-        """All ranks."""
+        """Ranks of all learners."""
 
     @property
     def living(self) -> tuple[int, ...]:
-        """Ranks that lived when the segment began; the same for all learners."""
+        """Ranks of the learners that were alive when the segment began; the same for all learners."""
 
     @property
     def centre(self) -> int:
-        """Rank that stands for the centre row in `Exchange` and `Fetch`, where the strategy has one."""
+        """Rank of the centre row in `Exchange` and `Fetch`, if the strategy has a centre."""
 
     @property
     def learning_rate(self) -> float:
-        """Learning rate of the local update now."""
+        """Present learning rate of the local update."""
 
     @property
     def steps(self) -> int:
-        """Local updates since the beginning of the run; survives checkpoints, so streams keyed by it go on."""
+        """Number of local updates since the beginning of the run; it survives checkpoints, so streams keyed by it go
+        on."""
 
     @property
     def x(self) -> Tensor:
@@ -107,8 +108,8 @@ class Me(Protocol):
 
     @property
     def minibatches_a_round(self) -> int:
-        """One learner's minibatches that a round of all learners stands for: 1 where they share one
-        (`training.minibatch` is the total), L where each has one of its own (attach)."""
+        """Minibatches of one learner's size in a round of all: 1 if they share one (`training.minibatch` is the total),
+        L if each has its own (attach)."""
 
     @property
     def momentum(self) -> Mapping[str, Tensor]:
@@ -118,15 +119,15 @@ class Me(Protocol):
         """Set the local optimizer's first moments to zero."""
 
     def share_after_reset(self, steps: int) -> float:
-        """Return distance of `steps` steps after `reset_momentum`, as a share of the distance without it, under a
+        """Return the distance of `steps` steps after `reset_momentum`, as a share of the distance without it, under a
         constant gradient."""
 
     def snapshot(self) -> Snapshot:
-        """Return a copy of the row. Valid until the next snapshot."""
+        """Return a copy of the row, valid until the next snapshot."""
 
     def step(self, gradient: Gradient) -> None:
         """Take one step of the local optimizer on the row as it is now."""
 
     def replace(self, vector: Tensor) -> None:
-        """Overwrite the row by `vector` (P,). For synchronous strategies: no other learner may have written it
-        meanwhile."""
+        """Overwrite the row with `vector` (P,). For synchronous strategies: no other learner may have written the row
+        since."""

@@ -24,7 +24,7 @@ class StateGraph:
         weight: (E,) natural logarithms.
         enter, stay: (K,) columns; those of state 0 have no meaning.
         final: (K,) natural logarithms of the weight of ending in each state; -inf: a path cannot.
-        within: whether all paths are paths of the denominator that it is a numerator of.
+        within: True if this is a numerator all of whose paths are paths of its denominator.
     """
 
     source: Integers
@@ -37,5 +37,5 @@ class StateGraph:
 
     @property
     def states(self) -> int:
-        """K."""
+        """K, the number of states."""
         return len(self.final)

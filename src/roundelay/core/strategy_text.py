@@ -12,7 +12,7 @@ from roundelay.core.files import parse_yaml
 
 
 def did_you_mean(word: str, known: Iterable[str]) -> str:
-    """Return ` Did you mean X?` for the nearest of the known words; empty where none is near."""
+    """Return the question ` Did you mean X?` for the nearest of the `known` words; "" if none is near."""
     near = difflib.get_close_matches(word, [*known], 1)
     return f" Did you mean {near[0]}?" if near else ""
 
@@ -24,10 +24,10 @@ def check_choice(
 
     Args:
         known: names of all strategies.
-        options_of_it: returns the names of the strategy's options.
+        options_of_it: called for the names of the strategy's options.
 
     Raises:
-        UserError: no such strategy, or it has no such option; names the nearest, and lists those there are.
+        UserError: no such strategy, or it has no such option; names the nearest, and lists all.
     """
     if name not in known:
         raise UserError(f"there is no strategy {name!r}: choose one of {', '.join(known)}.{did_you_mean(name, known)}")
@@ -38,13 +38,13 @@ def check_choice(
 
 
 def parse_strategy(text: str) -> tuple[str, dict[str, Any]]:
-    """Name and options of a strategy written in one word: NAME, NAME:TOPOLOGY, NAME,KEY=VALUE,..., or both.
+    """Return name and options of a strategy written in one word: NAME, NAME:TOPOLOGY, NAME,KEY=VALUE,..., or both.
 
     `bmuf,period=20,nesterov=true` is ("bmuf", {"period": 20, "nesterov": True}); values are YAML, so a list may hold
-    commas. Whether the strategy and its options exist is for `check_choice` to say.
+    commas. `check_choice` checks whether the strategy and its options exist.
 
     Raises:
-        UserError: no name, an option without a value or given twice; shows how to write it.
+        UserError: no name, an option without a value or given twice; shows how to write a strategy.
     """
     head, *assignments = split_outside_brackets(text)
     name, colon, topology = head.partition(":")
@@ -66,7 +66,7 @@ def parse_strategy(text: str) -> tuple[str, dict[str, Any]]:
 
 
 def split_outside_brackets(text: str) -> list[str]:
-    """Split at commas that stand outside [...], {...} and quotes."""
+    """Split `text` at commas outside [...], {...} and quotes."""
     parts, depth, quote = [""], 0, ""
     for character in text:
         if quote:

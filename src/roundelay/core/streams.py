@@ -19,5 +19,5 @@ def stream_seed(seed: int, *keys: Key) -> int:
 
 
 def stream(seed: int, *keys: Key) -> np.random.Generator:
-    """Return an independent generator for this key."""
+    """Return a generator of random numbers that is independent of those for other keys."""
     return np.random.Generator(np.random.Philox(stream_seed(seed, *keys)))

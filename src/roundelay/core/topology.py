@@ -20,7 +20,7 @@ def ring_neighbours(order: Sequence[int], rank: int) -> tuple[int, int]:
 
 
 def fixed_ring(learners: int) -> tuple[int, ...]:
-    """Return 0, 1, ..., L-1 and back to 0."""
+    """Return the ring 0, 1, ..., L-1, in the order it is visited."""
     return tuple(range(learners))
 
 
@@ -59,7 +59,7 @@ def ring_matrix(learners: int) -> NDArray[np.float64]:
 
 
 def second_eigenvalue(matrix: NDArray[np.float64]) -> float:
-    """Return largest |eigenvalue| of a symmetric mixing matrix on vectors orthogonal to (1, ..., 1).
+    """Return the largest |eigenvalue| of a symmetric mixing matrix on vectors orthogonal to (1, ..., 1).
 
     One application shrinks the distance from consensus at least by this factor; 1 minus it is the spectral gap.
     """
@@ -82,13 +82,13 @@ def readers(matrix: NDArray[np.float64], rank: int) -> tuple[int, ...]:
 
 
 def complete_matrix(learners: int) -> NDArray[np.float64]:
-    """Return the matrix of the mean of all, (L, L)."""
+    """Return the mixing matrix that gives every learner the mean of all, (L, L)."""
     return np.full((learners, learners), 1 / learners)
 
 
 def one_peer_matrix(learners: int, round_: int) -> NDArray[np.float64]:
-    """Return the matrix that gives half to oneself and half to the one learner 1, 2, 4, ... places ahead, by turns, (L,
-    L): directed, doubly stochastic.
+    """Return the mixing matrix (L, L) of half each learner and half the one that is 1, 2, 4, ... places ahead, by
+    rounds: directed, doubly stochastic.
 
     When L is a power of two, log2 L rounds in a row are exactly one mean of all learners.
     """
@@ -97,7 +97,7 @@ def one_peer_matrix(learners: int, round_: int) -> NDArray[np.float64]:
 
 
 def relabelled(matrix: NDArray[np.float64], order: Sequence[int]) -> NDArray[np.float64]:
-    """Return the matrix for learners renamed by the permutation `order`: place i is taken by learner order[i]."""
+    """Return the mixing matrix with learners renamed by the permutation `order`: learner order[i] takes place i."""
     found = np.empty_like(matrix)
     found[np.ix_(order, order)] = matrix
     return found
@@ -117,7 +117,7 @@ def metropolis_matrix(learners: int, edges: Iterable[Sequence[int]]) -> NDArray[
 
 
 def connected(learners: int, edges: Iterable[Sequence[int]]) -> bool:
-    """Return True if every node can reach every other."""
+    """Return True if every learner can reach every other along the undirected `edges`."""
     reached = {0}
     links = [set(edge) for edge in edges]
     while grown := {rank for link in links if link & reached for rank in link} - reached:
@@ -126,8 +126,8 @@ def connected(learners: int, edges: Iterable[Sequence[int]]) -> bool:
 
 
 def without(gone: Iterable[int], edges: Iterable[Sequence[int]]) -> list[tuple[int, int]]:
-    """Return undirected edges of those who are left, in order: a neighbour of one who is gone is linked to the next of
-    its neighbours by number, so that a connected graph stays connected."""
+    """Return the sorted undirected edges of a graph without the nodes `gone`. The neighbours of a removed node are
+    linked in a chain by number, so that a connected graph stays connected."""
     links = {(min(edge), max(edge)) for edge in edges}
     for node in sorted(gone):
         around = sorted({rank for link in links if node in link for rank in link} - {node})

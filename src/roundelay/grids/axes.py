@@ -17,7 +17,7 @@ from roundelay.core.strategy_text import did_you_mean, parse_strategy, split_out
 from roundelay.options.known import check_strategy, strategies
 
 USUAL_STRATEGIES = ("ssgd", "adpsgd:random-ring")
-"""Strategies beside one learner alone, where none are named."""
+"""Strategies that are compared with one learner alone, where none are named."""
 _STRATEGY = "strategy."
 
 
@@ -30,21 +30,20 @@ class GridAxis:
 
     @property
     def option(self) -> str | None:
-        """The strategies' option that it is; None for an option of the recipe."""
+        """Name of the strategies' option that varies; None for an option of the recipe."""
         return self.key.removeprefix(_STRATEGY) if self.key.startswith(_STRATEGY) else None
 
 
 @dataclass(frozen=True)
 class Axes:
-    """Everything that is said of values: for all trainings, compared, tuned."""
+    """The values given for a grid: for all trainings, to be compared, and to be tuned."""
 
     overrides: tuple[str, ...]  # of the recipe, for every training
     compared: tuple[GridAxis, ...]
     tuned: tuple[GridAxis, ...]
 
     def of(self, strategy: str) -> "Axes":
-        """Return the axes that mean something to a strategy as it is written: an option that it names has the value
-        named."""
+        """Return the axes that apply to `strategy`, without options whose value the strategy itself names."""
         name, written = parse_strategy(strategy)
         has = set(strategies().get(name, ())) - set(written)
         compared, tuned = (
@@ -55,11 +54,11 @@ class Axes:
 
 
 Point = tuple[tuple[str, str], ...]
-"""A value for each of some axes: key and YAML text."""
+"""One value for each of some axes, as (key, YAML text)."""
 
 
 def points(axes: Sequence[GridAxis]) -> list[Point]:
-    """Return every combination of their values; the first axis changes slowest."""
+    """Return every combination of the axes' values; the first axis changes slowest."""
     return [
         tuple(zip((axis.key for axis in axes), values, strict=True)) for values in product(*(a.values for a in axes))
     ]
@@ -76,8 +75,8 @@ def strategy_part(point: Point) -> str:
 
 
 def read_axes(overrides: Sequence[str], tune: Sequence[str] = ()) -> Axes:
-    """Return axes from overrides, each `section.key=value` or `section.key=value,value,...`, and the option to be
-    tuned.
+    """Parse axes from overrides, each `section.key=value` or `section.key=value,value,...`, and from options `tune` to
+    be tuned.
 
     Raises:
         UserError: an empty value, one value to choose from, or an axis given twice; names it.
@@ -102,7 +101,7 @@ def read_axes(overrides: Sequence[str], tune: Sequence[str] = ()) -> Axes:
 
 
 def is_override(text: str) -> bool:
-    """Return True for `key=value` that stands right behind strategies: those have a name before their first `=`."""
+    """Return True if `text`, a word behind strategies, is an override `key=value` and not another strategy."""
     key, equals, _ = text.partition("=")
     return bool(equals) and "," not in key and ":" not in key
 
@@ -114,7 +113,7 @@ def check_axes(axes: Axes, given: Sequence[str], check_recipe: Callable[[Sequenc
         check_recipe: checks the recipe with overrides.
 
     Raises:
-        UserError: as `check_recipe` and `check_strategy`; an option that none of the strategies `given` takes.
+        UserError: as `check_recipe` and `check_strategy`; or no strategy of `given` takes an option.
     """
     whole = (*axes.compared, *axes.tuned)
     for point in points([axis for axis in whole if axis.option is None]):

@@ -11,7 +11,7 @@ from roundelay.job import Interrupt
 
 
 def main() -> int:
-    """Follow the first host to the end; return the exit status."""
+    """Do this host's part of all trainings that the first host orders; return the exit status."""
     told = json.load(sys.stdin)
     wanted = WantedWays(**told["wanted"])
     try:

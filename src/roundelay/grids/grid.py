@@ -1,5 +1,5 @@
-"""The runs to compare, whatever they train: cells that judge, each with its run directory and its work, and those among
-which a value is chosen first."""
+"""The runs of a grid, whatever they train: cells that are compared, each with its run directory and its work, and
+trials by which a value is chosen first."""
 
 import re
 from abc import ABC, abstractmethod
@@ -19,12 +19,12 @@ from roundelay.strategies.base import Strategy
 from roundelay.strategies.sgd import SerialSgd
 
 Values = tuple[tuple[str, Any], ...]
-"""A value for each of some axes: key and value. None where an axis means nothing to the strategy."""
+"""One value for each of some axes, as (key, value); None if an axis means nothing to the strategy."""
 
 
 @dataclass(frozen=True)
 class Configuration:
-    """Everything of a training but its seed: a row of the table."""
+    """Everything that defines a training except its seed; a row of the table."""
 
     strategy: Strategy
     learners: int
@@ -54,28 +54,26 @@ class Cell:
 
     @property
     def name(self) -> str:
-        """Name of its configuration and seed."""
+        """Name of the cell: configuration and seed."""
         return f"{self.configuration.whole_name}, seed {self.seed}"
 
 
 class CellWork(ABC):
-    """Work of one cell. `trained` and `new`, work that was not there already, say how far it came, also after an
-    error."""
+    """The work on one cell. `trained` and `new` (work not there before) say how far it came, also after an error."""
 
     trained = new = False
 
     @abstractmethod
     def go(self) -> bool:
-        """Train the cell, or read the result that is there; return True when nothing is left to do, False if
-        interrupted."""
+        """Train the cell, or read its existing result; return False if interrupted, else True."""
 
 
 Work = Callable[[Cell, bool, Progress, Interrupt], CellWork]
-"""Work of a cell: (cell, whether it is decoded, progress, the wish to stop)."""
+"""Makes the work on a cell, from (cell, whether to decode it, progress, the wish to stop)."""
 
 
 def stem(strategy: Strategy, learners: int, stragglers: tuple[str, ...], apart: Mapping[str, Any]) -> str:
-    """Return the name of a cell's directories but for the seed; `apart` are values of axes that its recipe does not
+    """Return the name of a cell's directories without the seed; `apart` are values of axes that its recipe does not
     have."""
     parts = [f"{directory_label(strategy)}-{learners}" + "-straggler" * bool(stragglers)]
     parts += [_sanitised(f"{key} {shown(value)}") for key, value in apart.items()]
@@ -83,7 +81,7 @@ def stem(strategy: Strategy, learners: int, stragglers: tuple[str, ...], apart: 
 
 
 def shown(value: object) -> str:
-    """Return a value of an axis, for people."""
+    """Return a value of an axis as people read it."""
     return "–" if value is None else str(value).lower() if isinstance(value, bool) else str(value)
 
 
@@ -107,8 +105,8 @@ def _sanitised(text: str) -> str:
 
 @dataclass(frozen=True)
 class Tuning:
-    """A configuration of which some options are tuned: `trials` try all their values under one seed, and the best of
-    them is judged under others."""
+    """A configuration with options to tune: `trials` try all values under one seed, and the best is judged under
+    others."""
 
     configuration: Configuration  # without values of tuned options
     keys: tuple[str, ...]  # of tuned options
@@ -117,11 +115,9 @@ class Tuning:
 
 @dataclass(frozen=True)
 class Contenders:
-    """Trainings that are wanted of a source.
-
-    strategies beside `sgd`, each written as in the command line; learners, so many or so many; seeds that judge;
-    stragglers: with and without them; tune: `KEY=V,V,V`, options chosen on dev.
-    """
+    """Trainings that are wanted of a recipe or script: strategies besides `sgd`, each written as in the command line;
+    learners, so many or so many; seeds that judge; stragglers: with and without them; tune: `KEY=V,V,V`, options chosen
+    on dev."""
 
     strategies: Sequence[str]
     learners: Sequence[int]
@@ -133,7 +129,7 @@ class Contenders:
         """Return (strategy, learners, stragglers) of each way to train, one learner alone first.
 
         Raises:
-            UserError: no strategy is one of several learners.
+            UserError: no strategy is for several learners.
         """
         several = [learners for learners in dict.fromkeys(self.learners) if learners > 1]
         texts = [text for text in dict.fromkeys(self.strategies) if not isinstance(make_strategy(text), SerialSgd)]
@@ -146,8 +142,8 @@ class Contenders:
 
 @dataclass(frozen=True)
 class Grid(ABC):
-    """`cells` are in the order they are trained, seed by seed, so that a grid cut short still compares. The cells of
-    configurations that are tuned first are not among them: their trials choose these."""
+    """The trainings of a comparison. `cells` are in training order, seed by seed, so that a grid cut short still
+    compares. Cells of configurations that are tuned first are not among them, since trials choose their values."""
 
     folder: Path
     cells: tuple[Cell, ...]
@@ -162,23 +158,23 @@ class Grid(ABC):
 
     @property
     def size(self) -> int:
-        """Number of trainings."""
+        """Number of trainings of the grid."""
         return len(self.every_cell) + len(self.tunings) * len(self.seeds)
 
     @property
     def done(self) -> int:
-        """Number of trainings that ended before, of those whose values need not be chosen first."""
+        """Number of cells and trials that had ended before this call."""
         return sum((cell.exp / Results.FILE).exists() for cell in self.every_cell)
 
     @property
     @abstractmethod
     def source(self) -> dict[str, Any]:
-        """Source of the trainings, in files for machines: `recipe`, `runtime`, `minibatch`."""
+        """Facts common to all trainings, for files for machines: `recipe`, `runtime`, `minibatch`."""
 
     @property
     @abstractmethod
     def about_minibatch(self) -> str:
-        """Text on the sizes of minibatches, and whose they are."""
+        """Text on the sizes of minibatches: shared by learners, or for each."""
 
     @abstractmethod
     def cell(self, configuration: Configuration, seed: int) -> Cell:
@@ -187,4 +183,4 @@ class Grid(ABC):
     @property
     @abstractmethod
     def work(self) -> Work:
-        """The work of one training."""
+        """The function that makes the work on one cell."""

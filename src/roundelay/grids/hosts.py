@@ -26,19 +26,19 @@ from roundelay.runtime.hosts.control.turns import FirstHost, NextTraining
 from roundelay.runtime.launch.world import OURS, SECRET, HostPlace, read_place
 
 HOSTS_FILE = "hosts.json"
-"""In the folder of all runs: learners by host."""
+"""File in the folder of all runs that says how many learners each host has."""
 FOLLOWERS_END_SECONDS = 30.0
-"""For which virtual hosts may outlast the first."""
+"""Seconds that other virtual hosts may go on after the first has ended."""
 
 
 def read_hosts(hosts: int | None) -> HostPlace | None:
-    """Return this host's place among several, as the environment says it; None: there is one.
+    """Return this host's place among several hosts, from the environment; None: there is one host.
 
     Args:
-        hosts: how many there are to be; None: not given.
+        hosts: the number of hosts asked for; None: not given.
 
     Raises:
-        UserError: the environment says otherwise, or has no place for scaling.
+        UserError: the environment has another number of hosts, or lacks what scaling needs.
     """
     place = read_place()
     if place is None or place.alone:
@@ -59,7 +59,7 @@ def read_hosts(hosts: int | None) -> HostPlace | None:
 
 
 def check_learners(learners: Sequence[int], place: HostPlace) -> None:
-    """Raise a UserError where numbers of learners are neither those of all hosts nor fit the first one."""
+    """Raise a UserError unless each number of learners is that of all hosts together or fits on the first."""
     here = len(place.ranks)
     wrong = [str(number) for number in learners if number > here and number != place.learners]
     if wrong:
@@ -70,10 +70,10 @@ def check_learners(learners: Sequence[int], place: HostPlace) -> None:
 
 
 def check_folder(folder: Path, place: HostPlace | None) -> None:
-    """Hold the folder of all runs to the hosts of its first; a training says of them nothing itself.
+    """Check that the folder of all runs was begun on as many hosts; single trainings do not record that.
 
     Raises:
-        UserError: it was on other hosts, or on one.
+        UserError: it was begun on other hosts, or on one.
     """
     path, here = folder / HOSTS_FILE, [] if place is None else [place.learners, len(place.ranks)]
     there = read_json(path) if path.exists() else [] if folder.is_dir() and any(folder.iterdir()) else here
@@ -85,17 +85,17 @@ def check_folder(folder: Path, place: HostPlace | None) -> None:
 
 
 def digest_of(source: str, given: Sequence[str], wanted: Mapping[str, Any]) -> str:
-    """Return a digest of a command, which all hosts must have been given."""
+    """Return a digest of a command, by which hosts check that all were given the same."""
     path = Path(source)
     content = hashlib.sha256(path.read_bytes()).hexdigest() if path.is_file() else source
     return hashlib.sha256(json.dumps([content, list(given), wanted], default=str).encode()).hexdigest()
 
 
 def cell_of(trials: Trials, turn: NextTraining) -> Cell:
-    """Return the training that the first host names.
+    """Return the cell of the training that the first host names in `turn`.
 
     Raises:
-        UserError: there is none of that name here.
+        UserError: this host has no training of that name.
     """
     for tuning in trials.tunings((turn.rate, 2 * turn.rate)):  # one alone would be no choice
         for cell in tuning.trials:
@@ -106,10 +106,10 @@ def cell_of(trials: Trials, turn: NextTraining) -> Cell:
 
 @contextmanager
 def led(trials: Trials, place: HostPlace | None, about: str) -> Iterator[Trials]:
-    """Provide the same trials, those of all learners on all hosts, of which this is the first.
+    """Provide `trials` led by this host: those of all learners run on all hosts, of which this is the first.
 
     Args:
-        place: of this host; None: there are no others.
+        place: this host's place; None: there are no others, and `trials` are provided as they are.
         about: digest of the command.
     """
     check_folder(trials.folder, place)
@@ -123,8 +123,8 @@ def led(trials: Trials, place: HostPlace | None, about: str) -> Iterator[Trials]
 
 @contextmanager
 def virtual_hosts(hosts: int, request: Mapping[str, Any]) -> Iterator[None]:
-    """Make this process the first of so many hosts of one learner, the others being processes of this machine, which do
-    the work that `request` orders (`following.py`)."""
+    """Make this process the first of `hosts` hosts with one learner each; the others are processes of this machine,
+    which do the work that `request` orders (`following.py`)."""
     meets = {"WORLD_SIZE": hosts, "LOCAL_RANK": 0, "LOCAL_WORLD_SIZE": 1, "MASTER_ADDR": "127.0.0.1"}
     meets["MASTER_PORT"] = _two_free_ports()
     variables = {OURS + name: str(value) for name, value in meets.items()} | {SECRET: secrets.token_hex(16)}
@@ -160,7 +160,7 @@ def virtual_hosts(hosts: int, request: Mapping[str, Any]) -> Iterator[None]:
 
 
 def _two_free_ports() -> int:
-    """Return a port of the loopback address that is free, as is the next."""
+    """Return a free port of the loopback address whose next port is free too."""
     while True:
         with socket.socket() as first, socket.socket() as second:
             first.bind(("127.0.0.1", 0))

@@ -31,7 +31,7 @@ class CellState(Enum):
 
 @dataclass(frozen=True)
 class CellOutcome:
-    """CellOutcome of a cell: state, and the error if it failed."""
+    """The outcome of a cell: its state, and the error if it failed."""
 
     cell: Cell
     state: CellState
@@ -41,7 +41,7 @@ class CellOutcome:
 
 @dataclass(frozen=True, kw_only=True)
 class CellRecord:
-    """One cell and its result. Numbers are None where it was not trained to its end."""
+    """A cell and its results as numbers, which are None if it was not trained to its end."""
 
     directory: Path
     axes: Mapping[str, Any]  # by dotted key, of tuned options too; None where an axis means nothing to the strategy
@@ -65,13 +65,14 @@ class CellRecord:
 
     @property
     def learned(self) -> bool:
-        """True if it was trained to its end and did not diverge."""
+        """True if the cell was trained to its end and did not diverge."""
         return self.dev_cross_entropy is not None and not self.diverged
 
 
 @dataclass(frozen=True)
 class Tuned:
-    """A configuration with all values tried, and the one chosen: None while some are not tried, or if none learned."""
+    """The outcome of a tuning: all values tried, and the chosen one; None while some are untried, or if none
+    learned."""
 
     tuning: Tuning
     tried: tuple[CellRecord, ...]
@@ -95,7 +96,7 @@ class Tuned:
         return all(record.state in (CellState.FINISHED, CellState.FAILED) for record in self.tried)
 
     def said(self) -> str:
-        """Return the choice in a sentence, with all that was tried."""
+        """Return the choice in a sentence, with all values tried."""
         tried = "; ".join(f"{self.values(record)}: {_came_to(record)}" for record in self.tried)
         if self.chosen is None:
             verdict = "no value learned" if self.complete else "not all tried yet"
@@ -115,16 +116,16 @@ class Tuned:
         return found
 
     def values(self, record: CellRecord) -> str:
-        """Return the values tried in one of its records, with their keys."""
+        """Return the tuned values, with their keys, of one of this tuning's records."""
         return ", ".join(f"{key} {shown(record.axes[key])}" for key in self.tuning.keys)
 
 
 Cost = Callable[[CellRecord], tuple[float, ...]]
-"""Measure of which the best of several trained values has least."""
+"""Returns the cost of a cell; of several tried values the one with the least cost is the best."""
 
 
 def held_out_loss(record: CellRecord) -> tuple[float, ...]:
-    """Return held-out cross-entropy at the end, nats per frame."""
+    """Return the held-out cross-entropy at a cell's end, nats per frame: the usual cost."""
     return (record.dev_cross_entropy or 0.0,)
 
 
@@ -143,18 +144,18 @@ def tuned(tuning: Tuning, outcomes: Sequence[CellOutcome], cost: Cost = held_out
 
 
 def tunings(grid: Grid, outcomes: Sequence[CellOutcome]) -> list[Tuned]:
-    """Return the choices of all configurations that are tuned, in the order of the grid."""
+    """Return the outcomes of all tunings of a grid, in its order."""
     return [tuned(tuning, outcomes) for tuning in grid.tunings]
 
 
 def judged(grid: Grid, outcomes: Sequence[CellOutcome]) -> list[CellOutcome]:
-    """Return the outcomes that count: without those of values that were tried."""
+    """Return the outcomes of the cells that are compared, without those of trials."""
     trials = {cell.exp for tuning in grid.tunings for cell in tuning.trials}
     return [outcome for outcome in outcomes if outcome.cell.exp not in trials]
 
 
 def cell_records(grid: Grid, outcomes: Sequence[CellOutcome]) -> list[CellRecord]:
-    """Return a record for every cell that counts, those that failed or wait included."""
+    """Return a record for every cell that is compared, failed and waiting ones included."""
     return [record_of(outcome) for outcome in judged(grid, outcomes)]
 
 
@@ -165,7 +166,7 @@ def record_of(outcome: CellOutcome) -> CellRecord:
         run = load_run(cell.exp) if outcome.trained else None
     except UserError as error:
         outcome = CellOutcome(cell, CellState.FAILED, trained=False, error=str(error))
-    numbers = (
+    numbers: dict[str, Any] = (
         {}
         if run is None
         else {
@@ -232,7 +233,7 @@ def diverged(run: Run) -> bool:
 
 
 def _at_edge(value: object, tried: Iterable[object]) -> bool:
-    """Return True if a number is the smallest or the largest of several tried; words have no order."""
+    """Return True if `value` is the smallest or the largest of several numbers tried; words have no order."""
     numbers = {other for other in tried if isinstance(other, int | float) and not isinstance(other, bool)}
     return len(numbers) > 1 and value in (min(numbers), max(numbers))
 

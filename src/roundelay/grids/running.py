@@ -15,11 +15,9 @@ from roundelay.runtime.base import wall_clock
 def run_grid(
     grid: Grid, decode: bool, progress: Progress, announce: Callable[[str], None], interrupt: Interrupt
 ) -> list[CellOutcome]:
-    """Train, or go on with, every cell; decode if asked to. Once `interrupt` asks, the rest is left for the next call.
-
-    Values to choose from are tried first, and never decoded. `announce` gets a line for every cell and every choice. A
-    cell that fails does not stop the others.
-    """
+    """Train every cell of a grid, or go on with it; decode it if `decode`. Once `interrupt` asks to stop, the rest is
+    left for the next call. Values to be tuned are tried first, and never decoded. `announce` gets a line for every cell
+    and every choice. A cell that fails does not stop the others."""
     work = GridWork(grid.size, progress, announce, interrupt, grid.work)
     for tuning in grid.tunings:
         for cell in tuning.trials:
@@ -35,7 +33,7 @@ def run_grid(
 
 
 def _judged(grid: Grid, outcomes: Iterable[CellOutcome]) -> Iterator[Cell | CellOutcome]:
-    """Yield the cells that count, seed by seed; the outcome of one of which no value is chosen."""
+    """Yield the cells to compare, seed by seed; for a cell with no value chosen, its outcome."""
     choices = [tuned(tuning, [*outcomes]) for tuning in grid.tunings]
     for seed in grid.seeds:
         yield from (cell for cell in grid.cells if cell.seed == seed)
@@ -51,7 +49,7 @@ def _judged(grid: Grid, outcomes: Iterable[CellOutcome]) -> Iterator[Cell | Cell
 
 
 class GridWork:
-    """Works through cells, `total` of them, and says how far it has come."""
+    """Trains cells one by one, and announces how far it has come of `total`."""
 
     def __init__(
         self,
@@ -67,7 +65,7 @@ class GridWork:
         self._worked: list[float] = []  # seconds of each cell that was not there already
 
     def add(self, cell: Cell, *, decode: bool) -> None:
-        """Train a cell, or read it where it is there; its outcome is the last of `outcomes`."""
+        """Train a cell, or read its existing result; append its outcome to `outcomes`."""
         if self.interrupt.asked:
             self.outcomes.append(CellOutcome(cell, CellState.WAITING, trained=False))
             return
@@ -93,8 +91,8 @@ class GridWork:
         return self.interrupt.asked
 
     def _left(self) -> str:
-        """Return `; 9 left, 1 failed, about 4 min to go`: a cell not begun takes as long as the mean of those trained
-        now."""
+        """Return words on what is left, `; 9 left, 1 failed, about 4 min to go`, by the mean time of cells trained in
+        this call."""
         left, failed = self.total - len(self.outcomes), sum(o.state is CellState.FAILED for o in self.outcomes)
         parts = [f"{left} left"] if left else []
         parts += [f"{failed} failed"] if failed else []

@@ -48,7 +48,7 @@ SCALING_COLUMNS = {
 
 @dataclass(frozen=True)
 class Scaled:
-    """Ways to train side by side: text for a terminal, the rest in files."""
+    """The results of scaling: text for a terminal, and the files written."""
 
     table: str
     notes: tuple[str, ...]  # rates at an edge, losses that were not reached, failures: a sentence each
@@ -58,7 +58,7 @@ class Scaled:
 
 @dataclass(frozen=True)
 class _Beside:
-    """A way beside one learner alone, by one measure."""
+    """A way to train compared with one learner alone, by one measure."""
 
     target: float | None = None  # value of the measure that seconds are counted to; None: one learner is not there yet
     # the way's own runs beside one learner; None for that one, and where not all judged runs are there.
@@ -71,14 +71,14 @@ class _Beside:
 
     @property
     def cells(self) -> list[str]:
-        """Seconds, empty for none, and times sooner."""
+        """Cells of the table: seconds ("" for none), and how many times sooner."""
         times = MISSING if self.sooner is None else f"{self.sooner:.2f}{_range(self.ratios, 2)}"
         return [_written(self.seconds), times]
 
 
 @dataclass(frozen=True)
 class _Row:
-    """A way beside one learner alone."""
+    """A row of the table: a way to train compared with one learner alone, by all measures."""
 
     way: TrainedWay
     virtual: bool
@@ -95,7 +95,7 @@ class _Row:
 
     @property
     def family(self) -> str:
-        """Name without the number of learners: those of one name are a line."""
+        """Name without the number of learners: ways of the same name are a line of the picture."""
         what = self.way.choice.tuning.configuration
         parts = [what.strategy.label, straggler_text(what.stragglers), "simulated" * self.virtual]
         return ", ".join(part for part in parts if part)
@@ -107,7 +107,7 @@ class _Row:
 
     @property
     def state(self) -> str:
-        """Word on a way that has no seconds."""
+        """Word that says why a way has no seconds."""
         if self.by_loss.found is not None:
             return "never"
         if self.way.choice.complete and self.way.choice.chosen is None:
@@ -117,7 +117,7 @@ class _Row:
 
 
 def summarise(clocks: Sequence[OneClock], folder: Path, width: int) -> Scaled:
-    """Set the ways side by side; write scaling.json and scaling.html."""
+    """Compare the ways to train; write scaling.json and scaling.html into `folder`."""
     rows, lead = list[_Row](), list[str]()
     simulated = {key: series for clock in clocks if clock.virtual for key, series in _by_way(clock).items()}
     for clock in clocks:
@@ -137,7 +137,7 @@ def summarise(clocks: Sequence[OneClock], folder: Path, width: int) -> Scaled:
 
 
 _Key = tuple[Strategy, int, tuple[str, ...]]
-"""A way apart from its clock: strategy, learners, stragglers."""
+"""Identity of a way to train, on any clock: strategy, learners, stragglers."""
 
 
 def _key(way: TrainedWay) -> _Key:
@@ -146,7 +146,7 @@ def _key(way: TrainedWay) -> _Key:
 
 
 def _by_way(clock: OneClock) -> dict[_Key, Series]:
-    """Return the judged runs of each way; none of one of which some are not there."""
+    """Return the judged runs of each way that has all of them."""
     found = {}
     for way in clock.ways:
         done = [one.cell.exp for one in way.judged if one.state is CellState.FINISHED]
@@ -156,7 +156,7 @@ def _by_way(clock: OneClock) -> dict[_Key, Series]:
 
 
 def _rows_of(clock: OneClock, simulated: Mapping[_Key, Series]) -> tuple[list[str], list[_Row]]:
-    """Return sentences on one learner, and rows of one clock's ways, with the seconds of the same that were
+    """Return sentences on one learner alone, and the rows of one clock's ways, with seconds of the same ways
     `simulated`."""
     series, split = _by_way(clock), clock.trials.decoded
     alone, losses = _besides(clock, series, clock.loss, kept_losses)
@@ -185,7 +185,7 @@ def _rows_of(clock: OneClock, simulated: Mapping[_Key, Series]) -> tuple[list[st
 def _besides(
     clock: OneClock, series: Mapping[_Key, Series], target: float | None, points: Points
 ) -> tuple[Alone | None, dict[_Key, _Beside]]:
-    """Return one learner alone, and each way beside it, by the measure of `points`."""
+    """Compare each way with one learner alone, by the measure of `points`; return one learner's own result first."""
     first = _key(clock.ways[0])
     alone = beside_alone([*series.values()], target, points) if first in series else None
     if alone is None:
@@ -199,7 +199,7 @@ def _besides(
 
 
 def _notes(row: _Row) -> list[str]:
-    """Return sentences on a way: a best rate at the edge of those tried, and runs that did not reach the loss."""
+    """Return warnings on a way: its best rate is at the edge of those tried, or runs did not reach the loss."""
     found = [note.replace(row.way.choice.name, row.name, 1) for note in row.way.choice.warnings()]
     measures = ((row.by_loss, "loss", kept_losses), (row.by_words, "word error rate", kept_word_errors(row.decoded)))
     for beside, what, points in measures:
@@ -212,7 +212,7 @@ def _notes(row: _Row) -> list[str]:
 
 
 def _titles(rows: Sequence[_Row]) -> list[str]:
-    """Return titles of the columns; those of predictions, and of words, only where there are any."""
+    """Return the titles of the columns; those of predictions and of word errors only if a row has any."""
     without = set() if any(row.predicted.values for row in rows) else {PREDICTED}
     without |= set() if any(row.decoded for row in rows) else {*OF_WORDS}
     return [title for title in SCALING_COLUMNS if title not in without]
@@ -223,7 +223,7 @@ def _table(rows: Sequence[_Row]) -> list[list[str]]:
 
 
 def _cells(row: _Row) -> dict[str, str]:
-    """Return cells by title."""
+    """Return the cells of a row of the table, by column title."""
     seeds = f"{row.by_loss.seconds.n}/{len(row.way.judged)}" if row.way.judged else MISSING
     rate = MISSING if row.way.rate is None else f"{row.way.rate:g}" + ", at the edge" * bool(row.way.choice.edges)
     (times, sooner), (words, sooner_words) = row.by_loss.cells, row.by_words.cells
@@ -243,12 +243,12 @@ def _cells(row: _Row) -> dict[str, str]:
 
 
 def _written(times: Spread) -> str:
-    """Return seconds, with their range; empty for none."""
+    """Return seconds as text, with their range; "" for none."""
     return f"{times.mean:.1f}{_range(times, 1)}" if times.values else ""
 
 
 def _range(found: Spread, digits: int) -> str:
-    """Return ` (1.2 to 1.4)`; empty for one value."""
+    """Return the range of values as ` (1.2 to 1.4)`; "" for one value."""
     return f" ({plain(min(found.values), digits)} to {plain(max(found.values), digits)})" if found.n > 1 else ""
 
 
@@ -269,13 +269,13 @@ def _page(clocks: Sequence[OneClock], rows: Sequence[_Row], said: Sequence[str])
 
 
 def picture(rows: Sequence[_Row]) -> str:
-    """Return times sooner over the number of learners, a line for each strategy, beside the ideal; empty without
-    any."""
+    """Return a chart (SVG) of times sooner over the number of learners, a line a strategy, with the ideal; "" without
+    data."""
     return _figure([(row, row.by_loss) for row in rows], "Times sooner than one learner alone", "held-out loss")
 
 
 def picture_of_words(rows: Sequence[_Row]) -> str:
-    """Return the same by the word error rate."""
+    """Return the chart of `picture` by the word error rate."""
     return _figure([(row, row.by_words) for row in rows], "Times sooner to a word error rate", "word error rate")
 
 

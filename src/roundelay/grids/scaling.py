@@ -43,9 +43,9 @@ UNMEASURED = (
     "learner and of several. Give --learners 1,2; or --runtime sim alone, with costs from the recipe's section cost."
 )
 MOST_LEARNERS = 4096
-"""That can be simulated; of a cluster its first learners take part."""
+"""Most learners that can be simulated; of a cluster, its first learners take part."""
 COSTS = "costs.yaml"
-"""The virtual cluster of measured costs, in the folder: written once, so that simulations go on as they began."""
+"""File of the virtual cluster with measured costs, written once, so that simulations go on as they began."""
 
 
 @dataclass(frozen=True)
@@ -54,10 +54,10 @@ class WantedWays:
 
     strategies beside `sgd`; learners, so many or so many, in the recipe's runtime; simulated: more of them, at measured
     costs; slower: everything a second time with learner 1 so many times slower; rates that are tried, or those of
-    `FACTORS`; wider: so many rates may be tried beyond each end; seeds that judge; loss: held-out, that seconds are
-    counted to, in place of the one that one learner ends with; wer: they are counted to a word error rate as well, to
-    target_wer, in percent, or the one that one learner ends with; hosts: so many of one learner, played by this
-    machine; None: those that the environment says, or one.
+    `FACTORS`; wider: how many rates may be tried beyond each end; seeds that judge; loss: held-out, that seconds are
+    counted to, in place of the one that one learner ends with; wer: seconds are counted to a word error rate as well,
+    to target_wer, in percent, or the one that one learner ends with; hosts: number of hosts of one learner, played by
+    this machine; None: those that the environment gives, or one.
     """
 
     strategies: Sequence[str]
@@ -81,34 +81,35 @@ class WantedWays:
 
 @dataclass(frozen=True)
 class TrainedWay:
-    """One way to train: its choice of a rate, and its runs under the seeds that judge."""
+    """One way to train, trained: the learning rate chosen, and the runs under the seeds that judge."""
 
     choice: Tuned
     judged: tuple[CellOutcome, ...]
-    """Empty where no rate is chosen."""
+    """Runs under the seeds that judge; empty if no rate is chosen."""
 
     @property
     def rate(self) -> float | None:
-        """The rate chosen."""
+        """Learning rate chosen."""
         return None if self.choice.chosen is None else rate_of(self.choice, self.choice.chosen)
 
 
 def rate_of(choice: Tuned, record: CellRecord) -> float:
-    """Return the learning rate of one of those that a choice has tried."""
+    """Return the learning rate of `record`, one of the trainings that a choice has tried."""
     (key,) = choice.tuning.keys
     return float(record.axes[key])
 
 
 @dataclass(frozen=True)
 class OneClock:
-    """All ways whose seconds are of one kind; the first is one learner alone."""
+    """All ways to train with one kind of seconds, real or virtual; the first is one learner alone."""
 
     trials: Trials
     ways: tuple[TrainedWay, ...]
     loss: float | None = None
-    """Held-out loss that seconds are counted to; None: the one that one learner ends with."""
+    """Held-out loss to which seconds are counted; None: the one that one learner ends with."""
     wer: float | None = None
-    """Word error rate, in percent, that they are counted to as well where runs are decoded; None: as above."""
+    """Word error rate (percent) to which seconds are counted too if runs are decoded; None: the one that one learner
+    ends with."""
     undecoded: tuple[CellOutcome, ...] = ()
     """Judged runs whose decoding has failed, or has not ended."""
 
@@ -120,7 +121,7 @@ class OneClock:
 
 @dataclass(frozen=True)
 class _Work:
-    """Places to tell progress, and the wish to stop."""
+    """The surroundings of all trainings of one call: where progress is shown, the wish to stop, and the other hosts."""
 
     progress: Progress
     announce: Callable[[str], None]
@@ -128,7 +129,7 @@ class _Work:
     place: HostPlace | None = None
     """Place of this host among several."""
     about: str = ""
-    """Digest of the command, of which all hosts have the same."""
+    """Digest of the command, which must be the same on all hosts."""
 
 
 def scale(
@@ -140,15 +141,15 @@ def scale(
     announce: Callable[[str], None],
     interrupt: Interrupt,
 ) -> list[OneClock]:
-    """Train the rest of all ways, first those in the recipe's runtime, then those simulated at measured costs.
+    """Train what is missing of all ways, first those in the recipe's runtime, then those simulated at measured costs.
 
     Args:
         source: a recipe, or a script (*.py).
-        overrides: of the recipe; the arguments of a script.
+        overrides: overrides of the recipe, or the arguments of the script.
 
     Raises:
-        UserError: as `plan`; options of which each way has its own value, or that have several; simulated learners are
-            wanted, and no processes measured their costs.
+        UserError: as `plan`; an override has several values, or is an option whose value each way chooses; simulated
+            learners are wanted, but no processes have measured their costs.
     """
     wanted = replace(wanted, wer=wanted.wer or wanted.target_wer is not None)
     given = plain(replace(wanted, hosts=None))
@@ -216,7 +217,7 @@ def _script_clock(script: Script, wanted: WantedWays, folder: Path | None, work:
 
 
 def _one_clock(trials: Trials, wanted: WantedWays, work: _Work) -> list[OneClock]:
-    """Return the ways, trained and decoded; nothing on a host that has done its part of a grid led by another."""
+    """Train and decode all ways of `trials`; return nothing on a host that did its part of a grid led by another."""
     trials.check()
     if work.place is not None and not work.place.conducts:
 
@@ -231,7 +232,7 @@ def _one_clock(trials: Trials, wanted: WantedWays, work: _Work) -> list[OneClock
 
 
 def _trained_ways(trials: Trials, wanted: WantedWays, work: _Work) -> tuple[TrainedWay, ...]:
-    """Train the rest of all ways."""
+    """Train what is missing of all ways of `trials`."""
     rates = trials.rates
     work.announce(
         f"{trials.size} trainings in {trials.folder}, more where the best rate is at the edge; minibatch: "
@@ -275,7 +276,7 @@ def _trained_ways(trials: Trials, wanted: WantedWays, work: _Work) -> tuple[Trai
 
 
 def _decoded(trials: Trials, ways: Sequence[TrainedWay], work: _Work) -> tuple[CellOutcome, ...]:
-    """Decode the runs that judge, where they are to be, after all trainings; return those that are not decoded."""
+    """Decode the runs that judge, if wanted, after all trainings; return those whose decoding failed or did not end."""
     cells = [one.cell for way in ways for one in way.judged if one.trained] if trials.decoded else []
     if cells:
         work.announce(f"{len(cells)} runs to decode, the model of every epoch on {trials.decoded}")
@@ -286,8 +287,8 @@ def _decoded(trials: Trials, ways: Sequence[TrainedWay], work: _Work) -> tuple[C
 
 
 def _soonest(loss: float) -> Callable[[CellRecord], tuple[float, ...]]:
-    """Return the key of the soonest: fewest seconds to a held-out loss; of those that never reach it, the lowest at the
-    end, after all that do."""
+    """Return the cost by which the best run has the fewest seconds to a held-out loss; runs that never reach it come
+    after all others, by their loss at the end."""
 
     def cost(record: CellRecord) -> tuple[float, ...]:
         found = seconds_to(load_run(record.directory), loss)
@@ -297,8 +298,8 @@ def _soonest(loss: float) -> Callable[[CellRecord], tuple[float, ...]]:
 
 
 def _beyond(choice: Tuned, tried: Sequence[float], rates: Sequence[float], wider: int) -> float | None:
-    """Return a rate beyond the edge at which the best is, as far from it as its neighbour, as a factor; None: it is not
-    there, or `wider` were tried beyond it."""
+    """Return the next learning rate to try beyond the edge, if the best is there, by the factor between it and its
+    neighbour; None if the best is not at an edge, or `wider` rates beyond it were tried."""
     if choice.chosen is None or not choice.edges:
         return None
     ordered, best = sorted(tried), rate_of(choice, choice.chosen)
@@ -318,7 +319,7 @@ def measured_cluster(clock: OneClock) -> VirtualCluster:
     updates, exchanges and means, those of most learners.
 
     Raises:
-        UserError: they were not measured: seconds are virtual, or no runs of one learner and of several ended.
+        UserError: costs were not measured: seconds are virtual, or no runs of one learner and of several ended.
     """
     runs = [] if clock.virtual else [run for way in clock.ways for run in _measured(way)]
     if not {1} < {run.learners for run in runs}:
@@ -343,14 +344,14 @@ def measured_cluster(clock: OneClock) -> VirtualCluster:
 
 
 def _measured(way: TrainedWay) -> list[Measured]:
-    """Return the costs of the runs of a way that ended without stragglers."""
+    """Return the costs measured by a way's runs that ended; none of runs with stragglers."""
     if way.choice.tuning.configuration.stragglers:
         return []
     return [read_run(outcome.cell.exp) for outcome in way.judged if outcome.state is CellState.FINISHED]
 
 
 def _of_most(runs: Sequence[Measured], cost: Callable[[Measured], float | None]) -> float:
-    """Return the mean of a cost over the runs of most learners that had it; 0 where none had."""
+    """Return the mean of a cost over the runs with the most learners among those that have it; 0 if none has."""
     known: Mapping[int, list[float]] = {run.learners: [] for run in runs}
     for run in runs:
         if (value := cost(run)) is not None:

@@ -32,11 +32,11 @@ from roundelay.strategies import make_strategy
 PLACEHOLDERS = ("{strategy}", "{rate}", "{seed}")
 """Places in the script's arguments that are filled in for each training."""
 SAID = "said.txt"
-"""Output of the script, in the directory of each training."""
+"""File of the script's output, in the directory of each training."""
 FIRST_SEED = 1
 """Seed under which rates are tried; those that judge come after it."""
 STOP_LOOK_SECONDS = 0.2
-"""Interval at which it is looked whether a training is to stop."""
+"""Seconds between two looks whether a training is to stop."""
 
 
 @dataclass(frozen=True)
@@ -58,21 +58,21 @@ class Script:
             )
 
     def filled(self, values: Mapping[str, str]) -> list[str]:
-        """Return the arguments of a training; `values` by place."""
+        """Return the script's arguments for one training, with `values` in the places of `PLACEHOLDERS`."""
         found = list(self.arguments)
         for place, value in values.items():
             found = [text.replace(place, value) for text in found]
         return found
 
     def kept(self) -> dict[str, Any]:
-        """Return all that tells this script from another, in a plain mapping."""
+        """Return all that identifies this script, as a plain mapping."""
         digest = hashlib.sha256(self.path.read_bytes()).hexdigest()
         return {"file": str(self.path.absolute()), "sha256": digest, "arguments": list(self.arguments)}
 
 
 @dataclass(frozen=True)
 class ScriptConfiguration(Configuration):
-    """Everything of a training of a script but its seed."""
+    """Everything that defines a training of a script except its seed."""
 
     script: Script
     text: str  # the strategy as it was written
@@ -97,14 +97,14 @@ class ScriptConfiguration(Configuration):
 
 @dataclass(frozen=True, kw_only=True)
 class ScriptTrials(Trials):
-    """Trainings of a script."""
+    """Trainings of a script for scaling."""
 
     script: Script
     contenders: Contenders  # all that is wanted but rates
 
     @classmethod
     def of(cls, script: Script, contenders: Contenders, rates: Sequence[float], folder: Path) -> "ScriptTrials":
-        """Return the trials of a script at these rates.
+        """Return the trials of a script at the learning rates `rates`.
 
         Raises:
             UserError: there are fewer than two rates.
@@ -162,11 +162,11 @@ class ScriptTrials(Trials):
 def run_script(
     what: ScriptConfiguration, seed: int, here: int, given: Mapping[str, str], said: Path, asked: Callable[[], bool]
 ) -> int | None:
-    """Run a script as so many learners `here`; return its exit status, or None where it was `asked` to stop.
+    """Run a script with `here` learners on this host; return its exit status, or None if `asked` said to stop.
 
     Args:
-        given: variables.
-        said: file of its output.
+        given: variables of the environment for the script.
+        said: file for the script's output.
     """
     parent, values = os.getpid(), dict(zip(PLACEHOLDERS, (what.text, what.rate, str(seed)), strict=True))
     command = [sys.executable, "-m", "roundelay", "launch", "-n", str(here), str(what.script.path)]
@@ -191,7 +191,7 @@ def run_script(
 
 
 def _failed(script: Path, status: int, said: Path) -> str:
-    """Return a sentence on a script that has failed."""
+    """Return a sentence on a script that has failed, with the end of its output."""
     lines = said.read_text(encoding="utf-8", errors="replace").split("\n")
     its = (line.strip() for line in reversed(lines) if not line.startswith("roundelay: "))  # the launcher's
     last = next(filter(None, its), "nothing")
@@ -199,10 +199,10 @@ def _failed(script: Path, status: int, said: Path) -> str:
 
 
 class ScriptWork(CellWork):
-    """Work of a cell that trains a script.
+    """The work on a cell that trains a script.
 
     Args:
-        first: tells other hosts each training.
+        first: tells the other hosts of each training; None: there are no others.
     """
 
     def __init__(
@@ -231,7 +231,7 @@ class ScriptWork(CellWork):
         return True
 
     def _run(self) -> int | None:
-        """Run the script as so many learners; return its exit status, or None where it was stopped."""
+        """Run the script with the cell's learners; return its exit status, or None if it was stopped."""
         what, exp, report = self.configuration, self.cell.exp, {REPORT: str(self.cell.exp.absolute())}
         with turn_of(self._first, self.cell) as place:
             environment = environment_alone() if place is None else environment_at(place)
@@ -246,7 +246,7 @@ class ScriptWork(CellWork):
         """Write the results of a script that has ended.
 
         Raises:
-            UserError: it failed, or has reported no loss; says where its output is.
+            UserError: the script failed or reported no loss; says where its output is.
         """
         exp, path = self.cell.exp, self.configuration.script.path
         if status:

@@ -44,7 +44,7 @@ TABLE_WIDTH = 200
 
 @dataclass(frozen=True)
 class Compared:
-    """A grid after its trainings: text for a terminal, the rest in files."""
+    """The results of a grid: text for a terminal, and the files written."""
 
     table: str  # and that of the tuning before
     failed: tuple[str, ...]  # a sentence each
@@ -103,8 +103,8 @@ def _failed_trial(record: CellRecord, choice: Tuned) -> str:
 
 
 def table_rows(grid: Grid, outcomes: Sequence[CellOutcome], comparison: Comparison) -> list[list[str]]:
-    """Return titles, then a row for every configuration of the grid: its name, its values of the axes, means over
-    seeds.
+    """Return the titles of a table, then a row for every configuration of the grid: its name, its values of the axes,
+    means over seeds.
 
     Seeds that failed or diverged are counted beside the others.
     """
@@ -138,7 +138,7 @@ def _broken(cells: Sequence[CellOutcome], series: Series) -> str:
 
 
 def tuning_rows(choices: Sequence[Tuned]) -> list[list[str]]:
-    """Return titles, then a row for every value that was tried."""
+    """Return the titles of a table, then a row for every value tried."""
     keys = list(dict.fromkeys(key for choice in choices for key in choice.tuning.keys))
     others = list(dict.fromkeys(key for c in choices for key, _ in c.tuning.configuration.axes if key not in keys))
     table = [["strategy", *map(_title, (*others, *keys)), "dev loss", "dev accuracy", "chosen"]]
@@ -181,7 +181,7 @@ def _tuning_page(rows: list[list[str]], comparison: Comparison) -> Markup:
 
 
 def _configurations(outcomes: Sequence[CellOutcome]) -> list[list[CellOutcome]]:
-    """Return lists of cells that differ in the seed alone."""
+    """Group cells that differ in the seed alone."""
     found: dict[str, list[CellOutcome]] = {}
     for o in outcomes:
         found.setdefault(o.cell.configuration.stem, []).append(o)
@@ -287,4 +287,4 @@ FIGURES: dict[str, Callable[[Run, Figures], float | None]] = {
     "staleness_largest": lambda run, _: run.stale_largest,
     "consensus_distance": lambda run, _: run.results.consensus_distance,
 }
-"""Fields of compare.json for a run; seconds are virtual where `runtime` is "sim"."""
+"""Numbers of a run in compare.json, by name; seconds are virtual if `runtime` is "sim"."""

@@ -11,12 +11,12 @@ from roundelay.runtime.hosts.control.turns import FirstHost
 from roundelay.runtime.launch.world import HostPlace
 
 RATE, RATE_OF_SCRIPTS = "schedule.learning_rate", "rate"
-"""Option of a recipe that is chosen, and its name for a script."""
+"""The learning rate, which is tuned: the option of a recipe, and its name for a script."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class Trials(ABC):
-    """Trainings of one source whose seconds are of one kind."""
+    """Trainings of one recipe or script, with one kind of seconds, real or virtual."""
 
     name: str  # of the source
     data: str  # what is trained on; a corpus of a recipe
@@ -31,7 +31,7 @@ class Trials(ABC):
 
     @abstractmethod
     def tunings(self, rates: Sequence[float]) -> tuple[Tuning, ...]:
-        """Return each way with a trial at each of these rates, one learner alone first."""
+        """Return a tuning for each way to train, with a trial at each of `rates`; one learner alone comes first."""
 
     @abstractmethod
     def cell(self, configuration: Configuration, seed: int) -> Cell:
@@ -40,36 +40,36 @@ class Trials(ABC):
     @property
     @abstractmethod
     def work(self) -> Work:
-        """The work of one training."""
+        """The function that makes the work on one cell."""
 
     @abstractmethod
     def take_part(self, cell: Cell, place: HostPlace, asked: Callable[[], bool]) -> None:
         """Do this host's part of a training that the first host leads.
 
         Args:
-            asked: whether it is to end.
+            asked: returns True if the training is to stop.
 
         Raises:
-            UserError: it cannot be done, or has failed; says why.
+            UserError: this host cannot do its part, or failed in it; says why.
         """
 
     @abstractmethod
     def check(self) -> None:
-        """Find out before the first training whether all that is needed is there.
+        """Check before the first training that everything needed is there.
 
         Raises:
-            UserError: it is not; names the missing part.
+            UserError: something is missing; names it.
         """
 
     @property
     def size(self) -> int:
-        """Number of trainings, where no rate is at an edge."""
+        """Number of trainings, if no best rate is at an edge."""
         return len(self.tunings(self.rates)) * (len(self.rates) + len(self.seeds))
 
 
 def turn_of(first: FirstHost | None, cell: Cell) -> AbstractContextManager[HostPlace | None]:
-    """Return the context of a training: on all hosts, at the place that it provides, where their learners take part; on
-    this host alone elsewhere."""
+    """Return a context around the training of a cell. It provides this host's place, if the learners of all hosts take
+    part, else None."""
     what = cell.configuration
     if first is None or what.learners != first.place.learners:
         return nullcontext()

@@ -43,23 +43,23 @@ from roundelay.runtime.launch.world import learners, local_rank, rank
 
 log = logging.getLogger("roundelay")
 NAME = "roundelay"
-"""In Lightning's registry."""
+"""Name of the strategy in Lightning's registry."""
 LEARNERS_PARTS = ".learners"
-"""Stands behind the name of a checkpoint: the folder of the session's save that belongs to it."""
+"""Suffix that makes the name of a checkpoint that of the folder with the session's save beside it."""
 SAID_BYTES = 4096
-"""The longest text that the first learner can tell the others."""
+"""Length in bytes of the longest text that the first learner can tell the others."""
 
 
 class RoundelayStrategy(SingleDeviceStrategy):
-    """One learner's Trainer, trained together with those of the others.
+    """A Lightning strategy that makes a Trainer one learner of several, each with a Trainer of its own.
 
     Args:
-        strategy: a name, as `roundelay.attach` takes it; and so its `options`.
+        strategy: a name, as `roundelay.attach` takes it, and likewise its `options`.
     """
 
     strategy_name = NAME
     session: Session | None = None
-    """From the beginning of `fit` to its end."""
+    """The session, from the beginning of `fit` to its end."""
 
     def __init__(self, strategy: str = "adpsgd", **options: Any) -> None:
         super().__init__()
@@ -96,10 +96,10 @@ class RoundelayStrategy(SingleDeviceStrategy):
     # The training -----------------------------------------------------------------------------------------------------
 
     def setup(self, trainer: Trainer) -> None:
-        """Attach, if this is `fit`; in `test` and the like each learner is by itself.
+        """Attach the training, if this is `fit`; in `test` and the like each learner works alone.
 
         Raises:
-            UserError: of `attach`; or an argument of Trainer's does not fit, and is named.
+            UserError: as `attach`; or an argument of Trainer does not fit; names it.
         """
         super().setup(trainer)
         if trainer.state.fn != TrainerFn.FITTING:
@@ -169,10 +169,10 @@ class RoundelayStrategy(SingleDeviceStrategy):
             )
 
     def setup_precision_plugin(self) -> None:
-        """Set precision up.
+        """Check and set up the precision.
 
         Raises:
-            UserError: float16, with gradients clipped by Trainer.
+            UserError: precision is float16, and Trainer clips gradients.
         """
         super().setup_precision_plugin()
         trainer, plugin = self.lightning_module.trainer, self.precision_plugin
@@ -188,7 +188,7 @@ class RoundelayStrategy(SingleDeviceStrategy):
             )
 
     def process_dataloader(self, dataloader: Any) -> Any:
-        """Return the loader; of training, with this learner's share of the batches.
+        """Return the loader, reduced to this learner's share of the batches if it is for training.
 
         A loader, or an iterable, that the user shares already (`session.sampler`, `session.share`), or that
         `Trainer(use_distributed_sampler=False)` leaves alone, stays as it is.
@@ -212,7 +212,7 @@ class RoundelayStrategy(SingleDeviceStrategy):
         return kind(dataloader, self._restore_random, self._without_batches)
 
     def on_train_end(self) -> None:
-        """Leave the common model in the module, and let all know the best checkpoint."""
+        """Put the common model into the module, and tell all learners the best checkpoint."""
         for callback in self._callbacks():
             callback.best_model_path, callback.last_model_path = self._told(
                 [callback.best_model_path, callback.last_model_path]
@@ -220,13 +220,13 @@ class RoundelayStrategy(SingleDeviceStrategy):
         self._close()
 
     def on_exception(self, exception: BaseException) -> None:
-        """Leave at once, without waiting."""
+        """Leave the session at once, without waiting for other learners."""
         if self.session is not None:
             self._holding = None
             self.session.abandon()
 
     def teardown(self) -> None:
-        """End the session, if `fit` had nothing to do, and leave the devices."""
+        """Close the session, if `fit` had nothing to do, and release the devices."""
         self._close()
         super().teardown()
 
@@ -264,7 +264,8 @@ class RoundelayStrategy(SingleDeviceStrategy):
 
     @contextmanager
     def _outside(self) -> Iterator[Session]:
-        """Leave the common model for a moment, if the module holds it: within it learners cannot meet."""
+        """Put the learner's own parameters back for a moment, if the module holds the common model, under which
+        learners cannot meet."""
         assert self.session is not None
         held = self._holding is not None
         self._leave()
@@ -273,7 +274,7 @@ class RoundelayStrategy(SingleDeviceStrategy):
             self._hold()
 
     def _heard(self, vote: float, said: object) -> tuple[float, Any]:
-        """Return the mean of all votes, and the word of the first learner."""
+        """Return the mean of all learners' `vote`, and what the first learner has `said`."""
         with self._outside() as session:
             self._common.say(vote, said)
             with session.consensus():
@@ -301,10 +302,8 @@ class RoundelayStrategy(SingleDeviceStrategy):
         return self.session is not None and self.session.open and not self.lightning_module.trainer.interrupted
 
     def save_checkpoint(self, checkpoint: dict[str, Any], filepath: Any, storage_options: Any = None) -> None:
-        """Write the checkpoint, on the first learner; and beside it the part of each, to go on from exactly.
-
-        A save that is cut short leaves the checkpoint before as it was, with the parts that belong to it.
-        """
+        """Write the checkpoint on the first learner, and beside it a part for each learner, to go on from exactly. A
+        save that is cut short leaves the previous checkpoint and its parts whole."""
         exact = self._meets and "optimizer_states" in checkpoint
         folder = self._save_parts(filepath, int(checkpoint["global_step"])) if exact else None
         super().save_checkpoint(checkpoint, filepath, storage_options)
@@ -335,7 +334,7 @@ class RoundelayStrategy(SingleDeviceStrategy):
             shutil.rmtree(_folder(Path(filepath)), ignore_errors=True)
 
     def load_checkpoint(self, checkpoint_path: Any, *args: Any, **options: Any) -> dict[str, Any]:
-        """Return the checkpoint; `setup` goes on from the parts beside it."""
+        """Load the checkpoint; `setup` goes on from the learners' parts beside it."""
         checkpoint: dict[str, Any] = super().load_checkpoint(checkpoint_path, *args, **options)
         self._loaded = Path(checkpoint_path), int(checkpoint.get("global_step", 0))
         return checkpoint
@@ -359,12 +358,13 @@ class RoundelayStrategy(SingleDeviceStrategy):
             torch.cuda.set_rng_state(states["cuda"], self.root_device)
 
     def _without_batches(self) -> None:
-        """Have checkpoints written after a pass in which this learner had no batch, too: the others have stepped."""
+        """Have checkpoints written also after a pass in which this learner had no batch, since the others have
+        stepped."""
         for callback in self._callbacks():
             callback._last_global_step_saved = -1
 
     def _callbacks(self) -> list[ModelCheckpoint]:
-        """Return the callbacks that save, if there are several learners to save together."""
+        """Return the callbacks that save checkpoints, if there are several learners; else none."""
         found = self.lightning_module.trainer.checkpoint_callbacks if self.world_size > 1 else ()
         return [one for one in found if isinstance(one, ModelCheckpoint)]
 
@@ -373,7 +373,7 @@ class RoundelayStrategy(SingleDeviceStrategy):
 
     @classmethod
     def register_strategies(cls, strategy_registry: Any) -> None:
-        """Give Lightning the name."""
+        """Register this strategy with Lightning by its name."""
         strategy_registry.register(NAME, cls, description="learners of roundelay.attach", override=True)
 
 
@@ -386,8 +386,8 @@ def _folder(checkpoint: Path, step: int | None = None) -> Path:
 
 @final
 class _Common(nn.Module):
-    """A module, and values that learners tell each other: buffers, of which those of floating point are averaged in the
-    model that all have in common, and those of bytes are the first learner's."""
+    """A module with two buffers by which learners tell each other values: floating-point numbers, which become their
+    mean in the common model, and bytes, which become the first learner's."""
 
     vote: Tensor
     said: Tensor
@@ -399,7 +399,7 @@ class _Common(nn.Module):
         self.register_buffer("said", torch.zeros(SAID_BYTES, dtype=torch.uint8, device=device))
 
     def say(self, vote: float, said: object) -> None:
-        """Say a number, and plain values."""
+        """Set this learner's number, and plain values, for the others."""
         text = json.dumps(said).encode()
         if len(text) > SAID_BYTES:
             raise UserError(f"{text[:80].decode()}...: learners can tell each other {SAID_BYTES} bytes, not more.")
@@ -408,13 +408,13 @@ class _Common(nn.Module):
         self.said[: len(text)] = torch.frombuffer(bytearray(text), dtype=torch.uint8)
 
     def heard(self) -> tuple[float, Any]:
-        """Return the mean of the numbers, and the first learner's values."""
+        """Return the mean of all learners' numbers, and the first learner's values."""
         return float(self.vote), json.loads(bytes(self.said.tolist()).rstrip(b"\0"))
 
 
 @final
 class _AtTheEnd(Callback):
-    """Before others: at the end they find the common model, which some of them save."""
+    """A callback run before others at the end of training, so that they find, and may save, the common model."""
 
     def __init__(self, hold: Callable[[], None]) -> None:
         self._hold = hold
@@ -425,7 +425,7 @@ class _AtTheEnd(Callback):
 
 
 class _Planned:
-    """A loader before learners have met, as far as Lightning asks for its length then: this learner's share of it."""
+    """A stand-in for a loader before learners have met: its length is this learner's share."""
 
     def __init__(self, loader: Any, parts: int) -> None:
         self._loader, self._parts = loader, parts
@@ -439,8 +439,8 @@ class _Planned:
 
 
 class _Passes:
-    """A loader whose number of batches is not known before, for a learner draws as many as it can. A pass of none has
-    an empty batch, which Lightning passes over: the learner comes to the end of the epoch as the others do."""
+    """A loader whose number of batches is not known beforehand, since a learner draws as many as it can. A pass without
+    any yields an empty batch, which Lightning skips: so the learner ends the epoch as the others do."""
 
     def __init__(self, loader: Any, begin: Callable[[], None], none: Callable[[], None]) -> None:
         self._loader, self._begin, self._none = loader, begin, none
@@ -465,12 +465,12 @@ class _Passes:
         return {}
 
     def load_state_dict(self, _: Mapping[str, Any]) -> None:
-        """Do nothing."""
+        """Ignore the state: the session's save has the position."""
 
 
 @final
 class _SizedPasses(_Passes):
-    """The same, of as many batches for each learner."""
+    """A loader, as `_Passes`, with a length, since each learner has equally many batches."""
 
     def __len__(self) -> int:
         return len(self._loader)
@@ -485,7 +485,7 @@ def _has_length(loader: Any) -> bool:
 
 @final
 class _Clock:
-    """Steps of all learners since the session began, divided by their number."""
+    """A clock: the steps of all learners since the session began, divided by their number."""
 
     def __init__(self, session: Session) -> None:
         self._session = session
@@ -496,7 +496,7 @@ class _Clock:
 
 @final
 class _ByAllSteps:
-    """A schedule moved by the steps of all learners, so that it is as far on all of them, however fast each is."""
+    """A schedule moved by the steps of all learners, so that it is equally far on each, however fast that is."""
 
     def __init__(self, schedule: Any, frequency: int, clock: _Clock) -> None:
         self._schedule, self._frequency, self._clock = schedule, frequency, clock

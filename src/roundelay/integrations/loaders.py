@@ -12,19 +12,19 @@ from roundelay.attached import Session
 
 @final
 class EpochOrder:
-    """The batches or items of a sampler, in an order that is a function of seed and epoch alone: all learners go
-    through the same, though the sampler draws random numbers.
+    """A sampler around another, whose order depends on seed and epoch alone: all learners go through the same order,
+    though the other draws random numbers.
 
     Args:
-        evenly: so many learners get equally many batches: those of a last round that is not whole are cut anew, into
-            smaller ones, and left out if they have fewer examples than there are learners.
+        evenly: number of learners that get equally many batches. The batches of an incomplete last round are cut into
+            smaller ones, and left out if they have fewer examples than learners.
     """
 
     def __init__(self, sampler: Any, seed: int, evenly: int = 1) -> None:
         self._sampler, self._seed, self.epoch, self._evenly = sampler, seed, 0, evenly
 
     def set_epoch(self, epoch: int) -> None:
-        """Set the epoch of the next order."""
+        """Set the epoch that the next order is drawn for."""
         self.epoch = epoch
 
     def __len__(self) -> int:
@@ -56,9 +56,9 @@ class EpochOrder:
 
 
 def shared_parts(session: Session, loader: DataLoader[Any], seed: int, evenly: int = 1) -> dict[str, Any]:
-    """Return attributes of the loader by which it gives this learner's share: of its batches, of its sampler's items
-    where those are loaded as they are, or of a stream's examples. Its other random numbers come from a generator of its
-    own. `evenly`: as for `EpochOrder`."""
+    """Return the attributes to set on `loader` so that it gives this learner's share: of its batches, of its sampler's
+    items if those are loaded singly, or of a stream's examples. Its other random numbers get a generator of their own.
+    `evenly`: as for `EpochOrder`."""
     generator, dataset = torch.Generator().manual_seed(seed), loader.dataset
     if isinstance(dataset, IterableDataset):
         return {"generator": generator, "dataset": session.share(cast(Iterable[Any], dataset))}

@@ -23,18 +23,19 @@ class RoundelayConfig(TorchConfig):
 
     @property
     def backend_cls(self) -> type[Backend]:
-        """The class that tells workers who they are."""
+        """The backend class, which tells workers their ranks."""
         return RoundelayBackend
 
 
 class RoundelayBackend(Backend):
-    """Workers as learners: those of a node are a host, if all nodes have equally many; else each is one."""
+    """A backend that makes workers learners. The workers of a node are a host if all nodes have equally many; else each
+    worker is."""
 
     share_cuda_visible_devices = True
     """Learners of a host map each other's rows, so that all see all its GPUs."""
 
     def on_start(self, worker_group: Any, backend_config: BackendConfig) -> None:
-        """Tell each worker its rank, and where all meet."""
+        """Tell each worker its rank and the address where all meet."""
         nodes: list[str] = worker_group.execute(_node)
         address, port = worker_group.execute_single(0, _meeting_place)
         here = nodes.count(nodes[0])

@@ -33,19 +33,19 @@ from roundelay.runtime.launch.world import learners, local_rank, rank
 
 log = logging.getLogger("roundelay")
 SAVES = "learners"
-"""Beside Trainer's checkpoints: the session's newest saves."""
+"""Folder beside Trainer's checkpoints with the session's newest saves."""
 
 
 @final
 class RoundelayCallback(TrainerCallback):
-    """One learner's Trainer, trained together with those of the others.
+    """A callback that makes a Trainer one learner of several, each with a Trainer of its own.
 
     Args:
-        strategy: a name, as `roundelay.attach` takes it; and so its `options`.
+        strategy: a name, as `roundelay.attach` takes it, and likewise its `options`.
     """
 
     session: Session | None = None
-    """From the beginning of `train()` to its end."""
+    """The session, from the beginning of `train()` to its end."""
 
     def __init__(self, strategy: str = "adpsgd", **options: Any) -> None:
         self._strategy, self._options = strategy, options
@@ -83,10 +83,10 @@ class RoundelayCallback(TrainerCallback):
         train_dataloader: Any,
         **_: Any,
     ) -> None:
-        """Attach, and share the batches out.
+        """Attach the training, and give the loader this learner's share of the batches.
 
         Raises:
-            UserError: of `attach`; or an argument of Trainer's does not fit, and is named.
+            UserError: as `attach`; or an argument of Trainer does not fit; names it.
         """
         _check(args, state)
         saves, resumes = Path(args.output_dir) / SAVES, state.global_step > 0
@@ -118,27 +118,27 @@ class RoundelayCallback(TrainerCallback):
         _share(session, train_dataloader, args)
 
     def on_epoch_begin(self, args: TrainingArguments, state: TrainerState, *_: Any, **__: Any) -> None:
-        """Count the steps of this epoch from here."""
+        """Begin to count the steps of an epoch."""
         self._leave(state)
         self._epoch, self._mine = self._epoch + 1, 0
         self._before, self._ahead, self._begun_ahead = self._all_steps(), 0, self._ahead
 
     def on_step_begin(self, args: TrainingArguments, state: TrainerState, *_: Any, **__: Any) -> None:
-        """Leave the common model, if this is the first step after an evaluation; go on with the random numbers of a
-        save, if it is the first after that."""
+        """Put the learner's own parameters back after an evaluation; restore the random numbers of a save before the
+        first step after it."""
         self._leave(state)
         if self._random is not None:
             torch.set_rng_state(self._random)
             self._random = None
 
     def on_substep_end(self, *_: Any, **__: Any) -> None:
-        """Note that gradients are accumulated which no step has used."""
+        """Note that there are accumulated gradients for the next step."""
         self._substeps = True
 
     def on_step_end(
         self, args: TrainingArguments, state: TrainerState, control: TrainerControl, *, lr_scheduler: Any, **_: Any
     ) -> None:
-        """Pause, if all learners have come to a step at which Trainer would in one process."""
+        """Pause to log, evaluate or save if all learners have come to a step at which a single Trainer would."""
         self._substeps, self._mine = False, self._mine + 1
         clock = self._stepped(state, lr_scheduler)
         logs = False
@@ -164,7 +164,7 @@ class RoundelayCallback(TrainerCallback):
         lr_scheduler: Any,
         **_: Any,
     ) -> None:
-        """Take the step of the accumulated gradients, and do the pauses that are left of the epoch."""
+        """Take a step with gradients that are left over, and make the remaining pauses of the epoch."""
         self._leave(state)
         session, end = self._open(), min((self._epoch + 1) * self._in_epoch_steps, self._total)
         if self._substeps:
@@ -189,7 +189,7 @@ class RoundelayCallback(TrainerCallback):
         self._begin_pause(state, control, *pauses[-1], control.should_log)
 
     def on_train_end(self, args: TrainingArguments, state: TrainerState, *_: Any, model: nn.Module, **__: Any) -> None:
-        """Leave the common model in the module; or the best, if Trainer has loaded that."""
+        """Put the common model into the module, unless Trainer has loaded the best one."""
         self._leave(state)
         best = args.load_best_model_at_end and state.best_model_checkpoint is not None
         kept = {name: value.clone() for name, value in model.state_dict().items()} if best else {}
@@ -202,19 +202,20 @@ class RoundelayCallback(TrainerCallback):
     def on_log(
         self, args: TrainingArguments, state: TrainerState, control: TrainerControl, *, logs: Any, **_: Any
     ) -> None:
-        """Count the losses of all learners, after a loss has been logged, which is the mean of this learner's steps."""
+        """Set the step to the count of all learners, once Trainer has logged a loss, which it divides by this learner's
+        steps."""
         if "loss" in logs:
             self._logged = state.global_step
             if self._holding is not None:
                 state.global_step = self._pause
 
     def on_evaluate(self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **_: Any) -> None:
-        """Leave the common model, unless it is to be saved."""
+        """Put the learner's own parameters back after an evaluation, unless the common model is to be saved."""
         if not control.should_save:
             self._leave(state)
 
     def on_save(self, args: TrainingArguments, state: TrainerState, *_: Any, **__: Any) -> None:
-        """Save the session too."""
+        """Save the session beside Trainer's checkpoint."""
         step = self._pause
         self._leave(state)
         self._save(step)
@@ -239,7 +240,7 @@ class RoundelayCallback(TrainerCallback):
         self._open().save(self._saves, {"step": step, "in_epoch": in_epoch})
 
     def _due(self, args: TrainingArguments, state: TrainerState, step: int) -> TrainerControl:
-        """Return the word of Trainer's own rules on a step of all learners."""
+        """Return what Trainer's own rules say is due (log, evaluate, save) at a step of all learners."""
         there, due = copy.copy(state), TrainerControl()
         there.global_step, there.max_steps, there.epoch = step, self._total, step / self._in_epoch_steps
         self._rules.on_step_end(args, there, due)
@@ -250,7 +251,7 @@ class RoundelayCallback(TrainerCallback):
     # Steps of all learners --------------------------------------------------------------------------------------------
 
     def _all_steps(self) -> int:
-        """Return the steps that all learners have taken; those of learners in step as if this one were all."""
+        """Return the steps of all learners together; under a synchronous strategy, those of this learner."""
         session = self._open()
         return sum(session.summary()["steps"]) if self._alone else self._mine * session.learners
 
@@ -258,7 +259,7 @@ class RoundelayCallback(TrainerCallback):
         return self._all_steps() - self._before
 
     def _stepped(self, state: TrainerState, scheduler: Any) -> int:
-        """Move the schedule after a step; return the number of steps of all learners, within this epoch."""
+        """Advance the schedule after a step; return the number of steps of all learners within this epoch."""
         here = self._begun_ahead + self._counted()
         within = min(here, self._in_epoch_steps)
         clock: int = min(self._epoch * self._in_epoch_steps + within, self._total)
@@ -269,7 +270,7 @@ class RoundelayCallback(TrainerCallback):
         return clock
 
     def _take_rest(self, args: TrainingArguments, state: TrainerState, model: nn.Module, scheduler: Any) -> None:
-        """Take a step of fewer accumulated gradients than the others had: there were no more batches."""
+        """Take the last step of an epoch, with fewer accumulated gradients than the others."""
         if args.max_grad_norm:
             nn.utils.clip_grad_norm_(model.parameters(), args.max_grad_norm)
         self._open().step()
@@ -283,7 +284,7 @@ class RoundelayCallback(TrainerCallback):
 
 
 def _share(session: Session, loader: Any, args: TrainingArguments) -> None:
-    """Give the loader that Trainer goes through its share of the batches."""
+    """Reduce the loader that Trainer iterates over to this learner's share of the batches."""
     base: DataLoader[Any] = getattr(loader, "base_dataloader", loader)  # accelerate's holds another
     seed = args.seed if args.data_seed is None else args.data_seed
     vars(base).update(shared_parts(session, base, seed))  # Trainer keeps the loader: no copy
@@ -302,7 +303,7 @@ def _check(args: TrainingArguments, state: TrainerState) -> None:
     """Refuse settings that learners cannot train under together.
 
     Raises:
-        UserError: names the argument, or the folder.
+        UserError: a setting does not fit; names the argument or the folder.
     """
     saves = Path(args.output_dir) / SAVES
     if args.n_gpu > 1:

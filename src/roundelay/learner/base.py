@@ -14,11 +14,11 @@ from roundelay.core.epochs import EpochPlan
 from roundelay.core.state import Minibatch, Statistics
 
 OnReady = Callable[[int], None]
-"""Told, while a gradient is computed, from which element on it is complete."""
+"""Called, while a gradient is computed, with the element from which on it is complete."""
 
 
 class Stopped(Exception):
-    """An evaluation was stopped before its end."""
+    """Raised when an evaluation is stopped before its end."""
 
 
 class Learner(ABC):
@@ -31,24 +31,25 @@ class Learner(ABC):
     parameters: int
     examples: int
     sequences: int | None = None
-    """Training sequences that the examples are drawn as; None: they are drawn one by one."""
+    """Number of training sequences, if examples are drawn as sequences; None: they are drawn one by one."""
     shards: tuple[int, ...] = ()
-    """Training examples in every shard, -1 where a shard is not on this host; none: they are not in shards."""
+    """Number of training examples in every shard, -1 for a shard that is not on this host; empty: there are no shards.
+    """
     common: tuple[float, ...] = ()
     """Numbers that were measured on the examples here and must be the same for all learners (`Task.begun_as`)."""
     shapes: tuple[tuple[int, ...], ...] = ()
-    """Shapes of the parameters that lie one after another in a point; none: it is one vector."""
+    """Shapes of the consecutive parameters in a point; empty: a point is one vector."""
     unit: str = "frames"
-    """The examples, in the plural, for people."""
+    """Name of the examples for people, in the plural."""
     measured: str = "cross-entropy"
-    """The mean loss of `evaluate`, for people."""
+    """Name of the mean loss of `evaluate`, for people."""
     right: str = "accuracy"
-    """The share of examples that `evaluate` counts, for people."""
+    """Name of the share of examples that `evaluate` counts, for people."""
     device: torch.device | None = None
-    """The device it computes on, if points and gradients may be there too; None: where the runtime has them."""
+    """Device of computation, if points and gradients may be there too; None: where the runtime has them."""
     stop: Callable[[], bool] | None = None
-    """A function that the caller of `evaluate` may set: asked during the work, which ends with `Stopped` where it
-    returns True."""
+    """Function that the caller of `evaluate` may set; if it returns True during the work, `evaluate` raises `Stopped`.
+    """
 
     @property
     def wording(self) -> dict[str, str]:
@@ -74,12 +75,12 @@ class Learner(ABC):
 
         Args:
             resident: `x` and `out` are on `device` already, so nothing need be copied.
-            on_ready: may be called meanwhile: from this element on, `out` is as it will be, and may be sent.
+            on_ready: may be called meanwhile with the element from which on `out` is final, and may be sent.
         """
 
     @property
     def together_pays(self) -> bool:
-        """Is one call of `gradients` faster than many of `gradient`, and no less exact?"""
+        """True if one call of `gradients` is faster than many of `gradient`, and no less exact."""
         return False
 
     def gradients(self, x: Tensor, batches: Sequence[Minibatch], plan: EpochPlan, out: Tensor) -> list[Statistics]:
@@ -94,11 +95,11 @@ class Learner(ABC):
         """Return loss and accuracy at `x` (P,) on the examples of `split`.
 
         Raises:
-            Stopped: `stop` said so.
+            Stopped: `stop` returned True.
         """
 
     def may_stop(self) -> None:
-        """Ask `stop`; for `evaluate`, now and then.
+        """Raise `Stopped` if `stop` returns True; `evaluate` calls this from time to time.
 
         Raises:
             Stopped: it says so.
@@ -112,14 +113,14 @@ class Task(ABC):
 
     @property
     def in_shards(self) -> bool:
-        """Are the training examples in shards, so that hosts may have different ones?"""
+        """True if the training examples are in shards, so that hosts may have different ones."""
         return False
 
     def begun_as(self, common: Sequence[float]) -> "Task":
-        """Return the same task with these numbers in the place of those that `build` would measure here.
+        """Return this task with the numbers `common` in place of those that `build` would measure on its own examples.
 
         Raises:
-            ValueError: it has no such numbers.
+            ValueError: the task has no such numbers.
         """
         raise ValueError(f"{type(self).__name__} measures nothing")
 
@@ -129,7 +130,8 @@ class Task(ABC):
 
 
 class TimingLearner(Learner):
-    """Counts frames. Rows are empty, so every equation of every strategy is done at once."""
+    """A learner without parameters that only counts frames: with empty rows, every equation of a strategy is done at
+    once."""
 
     def __init__(self, examples: int) -> None:
         self.parameters, self.examples = 0, examples
@@ -146,7 +148,7 @@ class TimingLearner(Learner):
 
 @dataclass(frozen=True)
 class TimingOnly(Task):
-    """A task of so many examples and without parameters."""
+    """A task with `examples` examples and no parameters, for simulations of time alone."""
 
     examples: int = 10_000
 

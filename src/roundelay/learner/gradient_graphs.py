@@ -25,9 +25,9 @@ from roundelay.learner.objectives import Inputs
 
 log = logging.getLogger("roundelay")
 AFTER = 2
-"""Minibatches of a shape that are computed before it is recorded: libraries make their workspaces in these."""
+"""Minibatches of a shape that are computed before its graph is recorded, in which libraries make their workspaces."""
 MOST_GRAPHS = 8
-"""Graphs of a learner. They share one pool of memory, so that another one costs its inputs and its kernels' list."""
+"""Most graphs of a learner. They share one pool of memory, so another one costs only its inputs and list of kernels."""
 aten = torch.ops.aten
 WAITING = frozenset(
     operation.default for operation in (aten._local_scalar_dense, aten.equal, aten.nonzero, aten.masked_select)
@@ -53,7 +53,7 @@ def same_operations(module: nn.Module) -> bool:
 
 @dataclass(frozen=True)
 class RecordedGradient:
-    """A graph, the tensors that it reads its minibatch from, and its counts."""
+    """A recorded graph of a gradient, the tensors from which it reads its minibatch, and its counts."""
 
     graph: "torch.cuda.CUDAGraph"
     minibatch: tuple[Tensor, ...]
@@ -68,10 +68,11 @@ class RecordedGradient:
 
 
 class Listening(TorchDispatchMode):  # type: ignore[no-untyped-call]
-    """Operations that a module does, of which no graph can be recorded: the processor waits for their result."""
+    """A watch on a module's operations for those that no graph can record, since the processor waits for their
+    result."""
 
     asks = ""
-    """One of them, by its name."""
+    """Name of one such operation; "" if there was none."""
 
     def __torch_dispatch__(self, operation: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         found = operation(*args, **(kwargs or {}))
@@ -85,7 +86,7 @@ class Listening(TorchDispatchMode):  # type: ignore[no-untyped-call]
 
 
 class GradientGraphs:
-    """Graphs of one learner's gradients on one GPU."""
+    """The recorded graphs of one learner's gradients on one GPU, one for each shape of minibatch."""
 
     def __init__(self, device: torch.device) -> None:
         self._device, self._works = device, True
@@ -101,11 +102,10 @@ class GradientGraphs:
 
     @contextmanager
     def on_side(self) -> Iterator[None]:
-        """Work on the stream that graphs are recorded on, between the work asked of the current one before and that
-        asked of it afterwards.
+        """Work on the stream that graphs are recorded on, after earlier and before later work of the current stream.
 
-        Hooks of parameters are to be made there too: autograd adds up a gradient on the stream where its hook was made,
-        and no other one may have a part in a recording.
+        Make hooks of parameters there too: autograd adds up a gradient on the stream where its hook was made, and a
+        recording may have no part of another stream.
         """
         current = torch.cuda.current_stream(self._device)
         self._side.wait_stream(current)
@@ -114,8 +114,8 @@ class GradientGraphs:
         current.wait_stream(self._side)
 
     def counts(self, compute: Compute, places: tuple[int, int], inputs: Inputs, targets: Tensor) -> Tensor:
-        """Compute the gradient of a minibatch, by a graph if there is one of its shape, or is to be; return its counts,
-        until the next one is computed.
+        """Compute the gradient of a minibatch, by the graph of its shape if there is one or one is due. Return its
+        counts, valid until the next call.
 
         Args:
             compute: does forward and backward of `(inputs, targets)`, and returns their counts.
@@ -140,7 +140,8 @@ class GradientGraphs:
         return counts
 
     def _record(self, compute: Compute, minibatch: tuple[Tensor, ...]) -> RecordedGradient | None:
-        """Return a graph of this minibatch's shape, which has computed nothing yet; None: it cannot be recorded."""
+        """Record a graph for the shape of `minibatch`, without computing anything; return None if that cannot be
+        recorded."""
         graph = torch.cuda.CUDAGraph()
         try:
             kept = tuple(some.clone() for some in minibatch)

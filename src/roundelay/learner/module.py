@@ -32,11 +32,11 @@ class Examples(Protocol):
     """Training and held-out examples by number."""
 
     def count(self, split: str) -> int:
-        """Return examples in `split`."""
+        """Return the number of examples in `split`."""
         ...
 
     def batch(self, split: str, numbers: NDArray[np.int64]) -> tuple[Inputs, Tensor]:
-        """Return (the module's inputs, the objective's targets (B, ...)) of these examples."""
+        """Return (the module's inputs, the objective's targets (B, ...)) for the examples `numbers` of `split`."""
         ...
 
     def in_order(self, split: str, size: int) -> Iterator[tuple[Inputs, Tensor]]:
@@ -46,11 +46,11 @@ class Examples(Protocol):
 
 @runtime_checkable
 class Ordered(Protocol):
-    """Examples that say themselves in which order an epoch has them."""
+    """Examples that determine the order of an epoch themselves."""
 
     @property
     def sequences(self) -> int | None:
-        """Sequences that all training examples are in, whose shapes differ; None: examples are alike, and single."""
+        """Number of training sequences, whose shapes differ; None: examples are single, and of one shape."""
         ...
 
     def order(self, plan: EpochPlan) -> Order:
@@ -59,7 +59,7 @@ class Ordered(Protocol):
 
 
 class ModuleLearner(Learner):
-    """Gradients of an objective, by backward, straight into a flat vector.
+    """A learner of a torch module: gradients of an objective, by backward straight into a flat vector.
 
     Dropout and all else that is random draws from torch's generator, seeded by the name of the minibatch: the gradient
     is a pure function of the point and the minibatch, in any process and any order.
@@ -199,8 +199,8 @@ class ModuleLearner(Learner):
         return tuple(self._there(some) for some in inputs), self._there(targets)
 
     def _look_ahead(self, batch: Minibatch, plan: EpochPlan) -> None:
-        """Get the minibatch that this learner is given next if learners go on taking turns, while the device is busy
-        with `batch`; a synchronous learner certainly is given it."""
+        """Load the minibatch that this learner will probably draw next (a synchronous one certainly) while the device
+        computes `batch`."""
         following = batch.index + plan.learners
         if self.device is not None and plan.learners <= following < plan.pieces:
             expected = plan.piece(following)
@@ -217,7 +217,7 @@ class ModuleLearner(Learner):
             gradient.mul_(self._clip / float(norm))
 
     def _arrived(self, p: Tensor) -> None:
-        """Put the gradient of one parameter into the flat vector while it is in cache, as soon as backward has it.
+        """Move the gradient of parameter `p` into the flat vector as soon as backward has it, while it is in cache.
 
         Accumulating into a flat vector that is zeroed first reads and writes all of it once more: 6 of 70 ms for 12.5
         million parameters, and the memory given back here serves the next layer.
@@ -230,7 +230,8 @@ class ModuleLearner(Learner):
                 self._say_ready(self._on_ready)
 
     def _say_ready(self, on_ready: OnReady) -> None:
-        """Say how much of the flat vector is ready: backward goes through the layers from the last to the first."""
+        """Call `on_ready` with the element from which on the flat vector is complete: backward fills it from
+        its end."""
         before = self._tail
         while self._tail and self._flat_order[self._tail - 1] not in self._missing:
             self._tail -= 1
@@ -272,7 +273,7 @@ class ModuleLearner(Learner):
         )
 
     def _stacked(self, x: Tensor, batches: Sequence[Minibatch], plan: EpochPlan) -> tuple[Tensor, list[Statistics]]:
-        """Return gradients (B, P) at the rows of `x` (B, P), over minibatches of equal size."""
+        """Return the gradients (B, P) at the rows of `x` (B, P), and statistics, over minibatches of equal size."""
         examples = [self._examples.batch("train", self._drawn(batch, plan)) for batch in batches]
         inputs = tuple(torch.stack(parts) for parts in zip(*(some for some, _ in examples), strict=True))
         targets = torch.stack([some for _, some in examples])
@@ -315,7 +316,7 @@ class ModuleLearner(Learner):
         return total
 
     def _forward(self, inputs: Inputs, targets: Tensor) -> tuple[Tensor, Evidence, Tensor]:
-        """Return the loss (), the evidence, and targets (B, ...) where they are computed."""
+        """Return the loss (), the evidence, and the targets (B, ...) on the device of computation."""
         if self.device is not None:
             inputs, targets = tuple(self._there(some) for some in inputs), self._there(targets)
         device = targets.device.type
@@ -327,13 +328,13 @@ class ModuleLearner(Learner):
         return *self._objective.loss(module, inputs, targets), targets
 
     def _there(self, some: Tensor) -> Tensor:
-        """Return the tensor on the device; on a GPU by and by, while the processor goes on."""
+        """Copy a tensor to the device of computation; on a GPU the processor does not wait for the copy."""
         if self.device is not None and self.device.type == "cuda" and some.device.type == "cpu":
             some = some.pin_memory()
         return some.to(self.device, non_blocking=True)
 
     def _gradient_at(self, out: Tensor, resident: bool) -> Tensor:
-        """Return the vector that backward puts the gradient into that is wanted in `out` (P,)."""
+        """Return the vector (P,) that backward fills: `out`, or one on the device to be copied to `out`."""
         if self.device is None or resident:
             return out
         if not self._gradient.numel():
@@ -341,8 +342,8 @@ class ModuleLearner(Learner):
         return self._gradient
 
     def _point_at(self, x: Tensor, resident: bool = False) -> None:
-        """Make the module look at `x`. Cheap, and skipped when it already does, as on a real learner always; on another
-        device it looks at a copy."""
+        """Make the module's parameters views of `x`, or of a copy on the device. Nothing is done if they already are,
+        as on a real learner always."""
         if self.device is not None and not resident:
             if not self._point.numel():
                 self._point = torch.empty_like(x, device=self.device)
@@ -354,7 +355,7 @@ class ModuleLearner(Learner):
 
 
 def _weakly(method: Callable[[Tensor], None]) -> Callable[[Tensor], None]:
-    """Return the bound `method`, not keeping its object alive."""
+    """Return the bound `method` in a form that does not keep its object alive."""
     reference = WeakMethod(method)
 
     def call(tensor: Tensor) -> None:

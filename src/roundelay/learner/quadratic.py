@@ -21,7 +21,8 @@ from roundelay.learner.base import Learner, Task
 
 
 class QuadraticLearner(Learner):
-    """See the module's equation; the optimum c is a fixed random point, x starts at zero."""
+    """A learner of a noisy quadratic, by the equation above. The optimum c is a fixed random point; x starts at
+    zero."""
 
     def __init__(self, task: "Quadratic") -> None:
         self.parameters, self.examples, self._task = task.parameters, task.examples, task
@@ -31,7 +32,7 @@ class QuadraticLearner(Learner):
 
     @property
     def optimum(self) -> Tensor:
-        """c, (P,)."""
+        """The optimum c, (P,)."""
         return self._c
 
     def initial(self) -> Tensor:
@@ -53,7 +54,7 @@ class QuadraticLearner(Learner):
         return self.parameters <= 4096  # beyond, a row no longer stays in cache from one operation to the next
 
     def gradients(self, x: Tensor, batches: Sequence[Minibatch], plan: EpochPlan, out: Tensor) -> list[Statistics]:
-        """Compute all elementwise, so every row has the same bits as from `gradient`."""
+        """Compute all gradients elementwise, so that every row has the same bits as from `gradient`."""
         torch.sub(x, self._c, out=out)
         losses = (0.5 * (self._h * out.square()).sum(1)).tolist()
         out.mul_(self._h)
@@ -81,7 +82,8 @@ class QuadraticLearner(Learner):
 
 @dataclass(frozen=True)
 class Quadratic(Task):
-    """`curvature`: smallest and largest h; `noise`: standard deviation of a gradient over one example."""
+    """The task of a noisy quadratic. `curvature`: smallest and largest h; `noise`: standard deviation of a gradient
+    over one example."""
 
     parameters: int = 100
     examples: int = 10_000

@@ -8,4 +8,4 @@ from roundelay.loggers.mlflow import MlflowLogger
 from roundelay.loggers.wandb import WandbLogger
 
 LOGGERS: WithPlugins[Callable[[], Logger]] = WithPlugins("loggers", {"mlflow": MlflowLogger, "wandb": WandbLogger})
-"""Functions that make one, by name; those of other packages by entry points of the group `roundelay.loggers`."""
+"""Functions that make a logger, by name; other packages add theirs by entry points of the group `roundelay.loggers`."""

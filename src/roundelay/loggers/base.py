@@ -12,12 +12,12 @@ from roundelay.core.records import CurvePoint, Decoded, Evaluation, Record, Segm
 @final
 @dataclass(frozen=True)
 class LoggedRun:
-    """A run, as loggers are told of it.
+    """The facts of a run that loggers get.
 
     Attributes:
-        exp: its directory; a logger may keep files of its own in it.
+        exp: the run's directory, where a logger may keep files of its own.
         recipe: every option, by section.
-        frames: where it goes on: records of later frames will come again. None: it begins.
+        frames: frames trained before a run that goes on; records of later frames will come again. None: the run begins.
     """
 
     exp: Path
@@ -26,12 +26,12 @@ class LoggedRun:
 
 
 class Logger(Protocol):
-    """A logger is told of a run, then of every record when it is written, and of the end. An error of a logger ends no
-    run: it is reported, and the logger is told no more."""
+    """A receiver of a run's records: `begin`, then `log` for every record when it is written, then `close`. An error of
+    a logger does not end the run: it is reported, and the logger gets nothing more."""
 
     @abstractmethod
     def begin(self, run: LoggedRun) -> None:
-        """Begin a run or go on with it; after the death of a learner perhaps again, without `close` before."""
+        """Begin a run or go on with one; may be called again without `close` after the death of a learner."""
 
     @abstractmethod
     def log(self, record: Record) -> None:
@@ -39,13 +39,13 @@ class Logger(Protocol):
 
     @abstractmethod
     def close(self) -> None:
-        """Close: nothing more will come."""
+        """Close the logger; no more records follow."""
 
 
 @final
 class FunctionLogger(Logger):
-    """Calls a function with every record. A true reply asks the run to stop at the next round, with a checkpoint; an
-    exception ends it."""
+    """A logger that calls a function with every record. If the function returns True, the run stops at the next round,
+    with a checkpoint; its exceptions end the run."""
 
     def __init__(self, function: Callable[[Record], object]) -> None:
         self._function = function
@@ -59,19 +59,19 @@ class FunctionLogger(Logger):
         self.asked |= bool(self._function(record))
 
     def close(self) -> None:
-        """Do nothing: functions need no end."""
+        """Do nothing, since a function needs no closing."""
 
 
 @final
 class Scalars:
-    """Numbers of records by the names of curves, `train/cross_entropy` for example, each with its place on the axis of
+    """Turns records into points of curves: numbers by the names of curves, `train/cross_entropy` for example, over the
     frames trained by all learners."""
 
     def __init__(self, frames: int = 0) -> None:
         self._frames = frames  # of the last record that says it
 
     def of(self, record: Record) -> tuple[int, Mapping[str, float]]:
-        """Return (frames, numbers) of a record; no numbers if nothing of it is drawn."""
+        """Return (frames, numbers by curve) of a record; no numbers if it is not drawn."""
         numbers = self._numbers(record)
         return self._frames, numbers
 
@@ -111,7 +111,7 @@ class Scalars:
 
 
 def flat(recipe: Mapping[str, Any], above: str = "") -> dict[str, Any]:
-    """Return options by dotted key."""
+    """Return the options of a recipe by dotted key."""
     found: dict[str, Any] = {}
     for key, value in recipe.items():
         found |= flat(value, f"{above}{key}.") if isinstance(value, Mapping) else {f"{above}{key}": value}

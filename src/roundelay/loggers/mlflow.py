@@ -10,18 +10,18 @@ from roundelay.core.records import Finished, Record
 from roundelay.loggers.base import LoggedRun, Logger, Scalars, flat
 
 RUN_FILE = "mlflow.json"
-"""The file in a run's directory that says which run of MLflow's it is, so that a resumed one goes on."""
+"""File in a run's directory with the id of its run in MLflow, so that a resumed run goes on there."""
 PARAMETER_LENGTH, PARAMETERS_AT_ONCE = 500, 100
-"""Limits of MLflow."""
+"""Limits of MLflow: characters of a parameter, and parameters a call."""
 
 
 @final
 class MlflowLogger(Logger):
-    """One run of MLflow's for each run directory.
+    """A logger for MLflow, with one run there for each run directory.
 
     Args:
-        experiment: its name in MLflow.
-        uri: of the server, or of a folder or database; None: as MLflow is set up (MLFLOW_TRACKING_URI).
+        experiment: name of the experiment in MLflow.
+        uri: address of the server, or of a folder or database; None: as MLflow is set up (MLFLOW_TRACKING_URI).
     """
 
     def __init__(self, experiment: str = "roundelay", uri: str | None = None) -> None:
@@ -50,7 +50,7 @@ class MlflowLogger(Logger):
             self._client.set_terminated(self._run)
 
     def close(self) -> None:
-        """Leave a run open that has not finished, since it may be resumed."""
+        """End the run in MLflow, unless it has not finished and may be resumed."""
 
     def _parameters(self, options: Mapping[str, Any]) -> None:
         parameter = self._mlflow.entities.Param

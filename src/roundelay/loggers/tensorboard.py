@@ -15,8 +15,8 @@ CURVES = "tensorboard"
 
 @final
 class TensorBoard(Logger):
-    """Every run has one, where the package is installed. On a full disk its thread ends, and with it the curves of this
-    call, for the log has them too."""
+    """A logger that draws curves for TensorBoard; every run has one, where the package is installed. On a full disk its
+    thread ends, and this call draws no more curves; the log still has all."""
 
     def __init__(self, tell: Callable[[str], None] = lambda _: None) -> None:
         self._writer: Any = None

@@ -12,11 +12,11 @@ AXIS = "frames"
 
 @final
 class WandbLogger(Logger):
-    """One run of W&B's for each run directory: a resumed one has the same name there.
+    """A logger for Weights & Biases, with one run there for each run directory; a resumed run keeps its name.
 
     Args:
-        project: its name in W&B.
-        mode: offline keeps everything in EXP/wandb, for `wandb sync` to send; online sends it.
+        project: name of the project in W&B.
+        mode: offline keeps everything in EXP/wandb, for `wandb sync` to send; online sends all at once.
     """
 
     def __init__(self, project: str = "roundelay", mode: Literal["offline", "online"] = "offline") -> None:

@@ -32,7 +32,7 @@ from roundelay.strategies.dpsgd import TOPOLOGIES
 KNOWN = Path(__file__).with_name("known.json")
 _SCALARS = {Any: "any", type(None): "null", bool: "bool", int: "int", float: "float", str: "str", Path: "path"}
 _PROPER = ("Gaussians", "Nesterov", "SpecAugment")
-"""Words that keep their capital."""
+"""Words that keep their capital inside a sentence."""
 _ELSEWHERE = (VirtualCluster,)  # a file of its own, or a whole section: docs/simulator.md
 
 
@@ -48,14 +48,14 @@ def describe() -> dict[str, Any]:
 
 
 def describe_codec(codec: Codec) -> dict[str, str]:
-    """Return a sentence on a codec, the bits of an element in a large vector, and the largest error of one."""
+    """Return a sentence on a codec, its bits for an element of a large vector, and its largest error of an element."""
     of = "itself" if codec.block == 1 else f"the largest of its block of {codec.block:,}"
     error = f"1/{1 / codec.error:g} of {of}" if codec.error else "none"
     return {"about": about_of(type(codec)), "bits": f"{8 * codec.bytes_of(CHUNK) / CHUNK:.3g}", "error": error}
 
 
 def write_known(file: Path, known: dict[str, Any]) -> None:
-    """Write `known` as JSON, an option a line."""
+    """Write `known` as JSON, one option a line."""
     write_text(file, _laid_out(known) + "\n")
 
 
@@ -72,7 +72,7 @@ def _laid_out(value: Any, depth: int = 0) -> str:
 
 
 def names(union: Any) -> dict[str, Any]:
-    """Return the section of each class of the union, by the value that tells it apart, and its first sentence."""
+    """Return, for each class of a union, its section and first sentence, by the value of its first field."""
     found = {}
     for cls in get_args(union):
         (name,) = get_args(get_type_hints(cls)[dataclasses.fields(cls)[0].name])
@@ -81,12 +81,12 @@ def names(union: Any) -> dict[str, Any]:
 
 
 def section_of(cls: type) -> str:
-    """Return the name of the section that a dataclass is."""
+    """Return the name of the section for a dataclass."""
     return f"{cls.__module__}.{cls.__qualname__}"
 
 
 def describe_fields(cls: type, sections: dict[str, Any]) -> None:
-    """Add the fields of a dataclass, and of those that are in it, to `sections`."""
+    """Add the fields of a dataclass, and of dataclasses in it, to `sections`."""
     if section_of(cls) in sections:
         return
     fields = sections[section_of(cls)] = {}
@@ -97,7 +97,8 @@ def describe_fields(cls: type, sections: dict[str, Any]) -> None:
 
 
 def words_of(cls: type, name: str) -> str:
-    """Return the meaning of a field, as a part of a sentence; "" of a field without words, as sections are."""
+    """Return the meaning of a dataclass's field `name`, as a part of a sentence; "" if it has no docstring, as
+    sections."""
     texts = (
         _beneath(base).get(name) for base in cls.__mro__ if dataclasses.is_dataclass(base) or issubclass(base, ABC)
     )

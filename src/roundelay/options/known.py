@@ -67,10 +67,10 @@ class Option:
 
 @final
 class KnownOptions:
-    """Options as they are described.
+    """The described options of a package.
 
     Args:
-        source: package whose folder `options` has a file `known.json` of them, or their description.
+        source: package whose folder `options` has the description in `known.json`, or the description itself.
 
     Attributes:
         known: the description; its `sections` are fields and types by the name of a dataclass.
@@ -87,7 +87,7 @@ class KnownOptions:
         return json.loads(file.read_text(encoding="utf-8"))  # type: ignore[no-any-return]
 
     def fields(self, section: str) -> dict[str, Any]:
-        """Return fields of a section by name."""
+        """Return the fields of a section, by name."""
         return self.known["sections"][section]  # type: ignore[no-any-return]
 
     def options(self, section: str, given: Mapping[str, Any], where: str) -> Iterator[Option]:
@@ -122,8 +122,8 @@ class KnownOptions:
         }
 
     def _section_of(self, kind: Any, given: Any) -> str | None:
-        """Return the section a value is, if it is one; of several the one whose tag, its first field, has the given
-        value."""
+        """Return the section that a field of type `kind` is, if it is one; of several, the one whose first field, the
+        tag, has the value `given`."""
         if not isinstance(kind, dict):
             return None
         if "section" in kind:
@@ -143,8 +143,7 @@ class KnownOptions:
         return several[0] if several else None
 
     def of_plugin(self, found: EntryPoint) -> dict[str, str]:
-        """Describe the class that another package brings, for which torch is loaded; return its section, and a sentence
-        on it."""
+        """Load and describe a class of another package, which needs torch; return its section, and a sentence on it."""
         describing, cls = import_module("roundelay.options.describe"), load_plugin(found)  # by name: it loads torch
         describing.describe_fields(cls, self.known["sections"])
         vars(self).pop("sections", None)
@@ -152,7 +151,7 @@ class KnownOptions:
 
     @cached_property
     def sections(self) -> dict[str, type]:
-        """A dataclass for each section, with only the fields and types of the class that it describes."""
+        """A dataclass for each section, with the fields and types of the class that it describes, and nothing else."""
         made: dict[str, type] = {}
 
         def make(section: str) -> type:
@@ -189,14 +188,14 @@ class KnownOptions:
 
 
 STRATEGIES = KnownOptions("roundelay")
-"""Options of strategies."""
+"""The described options of strategies."""
 
 
 def check_strategy(text: str, options: Mapping[str, Any] | None = None) -> None:
-    """Check a strategy as it is written, and further options.
+    """Check a strategy as it is written, and further options of it.
 
     Raises:
-        UserError: as `make_strategy`, for all that needs no strategy to be seen.
+        UserError: as `make_strategy`, as far as that shows without making the strategy.
     """
     name, written = parse_strategy(text)
     given = {**(options or {}), **written}
@@ -206,13 +205,13 @@ def check_strategy(text: str, options: Mapping[str, Any] | None = None) -> None:
 
 
 def strategies() -> Mapping[str, list[str]]:
-    """Return names of options by strategy; of another package's, which is loaded for it, when it is looked up."""
+    """Return the names of the options of each strategy; those of other packages are loaded at a look-up."""
     own = {name: [*STRATEGIES.fields(entry["section"])] for name, entry in STRATEGIES.known["strategies"].items()}
     return WithPlugins("strategies", own, lambda found: [option.key for option in strategy_options(found.name)])
 
 
 def about_strategy(name: str) -> str:
-    """Return a strategy in one sentence."""
+    """Return one sentence on a strategy."""
     return str(strategy_entry(name)["about"])
 
 
@@ -228,8 +227,7 @@ def strategy_entry(name: str) -> dict[str, Any]:
 
 
 def codecs() -> dict[str, tuple[str, str, str]]:
-    """Return, by name, all forms in which vectors travel: a sentence, bits of an element, and the largest error of
-    one."""
+    """Return for each codec, by name, a sentence, the bits of an element, and the largest error of an element."""
 
     def told(found: EntryPoint) -> dict[str, str]:
         entry: dict[str, str] = import_module("roundelay.options.describe").describe_codec(load_plugin(found)())
@@ -249,12 +247,12 @@ def topologies() -> list[tuple[str, str, list[str]]]:
 
 
 def bounds(kind: Mapping[str, Any]) -> Bounds:
-    """Return the bounds of a number's type."""
+    """Return the bounds in the description of a number's type."""
     return Bounds(**{name: bound for name, bound in kind.items() if name != "number"})
 
 
 def yaml_of(field: Mapping[str, Any]) -> str | None:
-    """Return the default, on one line."""
+    """Return the default of a field as YAML on one line; None if it has none."""
     if "default" not in field:
         return None
     text = yaml.safe_dump(field["default"], default_flow_style=True, width=1_000_000, sort_keys=False)
@@ -283,7 +281,7 @@ def schema_of(kind: Any) -> dict[str, Any]:  # noqa: PLR0911 one return a kind o
 
 
 def values_of(kind: Any) -> str:  # noqa: PLR0911 one return a kind of type
-    """Return the values of a type, in words."""
+    """Return the values that a type allows, in words."""
     if isinstance(kind, str):
         return _NAMES[kind]
     match kind:

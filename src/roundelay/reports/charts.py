@@ -19,7 +19,7 @@ from roundelay.reports.numbers import short
 
 @dataclass(frozen=True)
 class Axis:
-    """Values from `low` to `high`, linear or logarithmic, placed on the pixels from `start` to `end`."""
+    """An axis of a chart: values from `low` to `high`, linear or logarithmic, on the pixels from `start` to `end`."""
 
     low: float
     high: float
@@ -39,7 +39,7 @@ class Axis:
 
     @property
     def margin(self) -> float:
-        """Room for the labels of a vertical axis, in pixels."""
+        """Pixels that the labels of this axis need beside a chart."""
         return max((len(self.label(tick)) for tick in self.ticks), default=1) * CHARACTER + 12
 
 
@@ -68,13 +68,13 @@ def axis(values: Sequence[float], start: float, end: float, *, from_zero: bool =
 
 
 def _round_step(step: float) -> float:
-    """Return the smallest of 1, 2, 2.5, 5, 10 x a power of ten that is at least `step`."""
+    """Round `step` up to 1, 2, 2.5, 5 or 10 times a power of ten."""
     power = 10.0 ** math.floor(math.log10(step))
     return next(m * power for m in (1.0, 2.0, 2.5, 5.0, 10.0, 20.0) if m * power >= step * 0.999)
 
 
 def _tick(value: float, step: float) -> str:
-    """Return all ticks of an axis with the same digits after the point: 1.0, 1.5, 2.0."""
+    """Return the label of a tick, with the digits that all ticks `step` apart need: 1.0, 1.5, 2.0."""
     if max(abs(value), step) >= 10_000 or step < 1e-4:
         return short(value)
     digits = max(0, -math.floor(math.log10(step)) + (1 if f"{step:.1e}".startswith("2.5") else 0))
@@ -91,7 +91,7 @@ def _log_axis(low: float, high: float, start: float, end: float) -> Axis:
 
 
 DARKEST = 0.32
-"""Added to a cell's opacity at most: the ink of its count keeps a contrast of 4.5 with every colour, dark or light."""
+"""Most opacity that a cell's count adds: its text keeps a contrast of 4.5 with every colour, dark or light."""
 WIDE, NARROW = 560.0, 330.0
 """Pixels of the two drawings of a chart in a page."""
 LINES_HEIGHT = 340.0
@@ -99,7 +99,7 @@ LINES_HEIGHT = 340.0
 
 @dataclass(frozen=True)
 class Point:
-    """A point of a line; hollow where the model was given up afterwards."""
+    """A point of a line in a chart; hollow if the model there was given up afterwards."""
 
     x: float
     y: float
@@ -109,7 +109,7 @@ class Point:
 
 @dataclass(frozen=True)
 class Line:
-    """One run of a series, or the mean of all."""
+    """A line of a chart: one run of a series, or the mean of all."""
 
     index: int
     points: tuple[Point, ...]
@@ -133,7 +133,7 @@ class DotRow:
 
 @dataclass(frozen=True)
 class ColumnBar:
-    """One column: the text below it, its height, its meaning."""
+    """A column of a chart: the text below, its height and its meaning."""
 
     name: str
     value: float
@@ -188,12 +188,12 @@ def _finite(*values: float) -> bool:
 
 
 def _about(width: float) -> int:
-    """Return about how many ticks an x axis has room for."""
+    """Return the approximate number of ticks that an x axis of `width` has room for."""
     return 6 if width > 400 else 4
 
 
 def _roomy(ticks: Sequence[float], width: float) -> tuple[float, ...]:
-    """Return ticks whose labels have room, from the largest down."""
+    """Return those of `ticks` whose labels have room, chosen from the largest down."""
     kept: list[float] = []
     for tick in sorted(set(ticks), reverse=True):
         if not kept or (kept[-1] - tick) / max(ticks) * width > 4 * CHARACTER:
@@ -218,7 +218,7 @@ def _drawn(line: Line, x: Axis, y: Axis) -> dict[str, object]:
 
 
 def _stretches(rows: Iterable[tuple[float, ...]]) -> list[list[tuple[float, ...]]]:
-    """Return stretches of neighbours, two at least, whose numbers are all finite."""
+    """Return the runs of at least two successive rows whose numbers are all finite."""
     parts = [list(part) for whole, part in groupby(rows, lambda row: _finite(*row)) if whole]
     return [part for part in parts if len(part) > 1]
 
@@ -226,7 +226,7 @@ def _stretches(rows: Iterable[tuple[float, ...]]) -> list[list[tuple[float, ...]
 def dot_chart(
     rows: Sequence[DotRow], width: float, label: str, x_title: str, *, from_zero: bool = True, stems: bool = False
 ) -> Markup:
-    """Return a row per series: name and value above, dots and interval on a common axis below them.
+    """Return a chart with a row a series: name and value above, dots and an interval on a common axis below.
 
     `stems`: a bar from zero to the middle, for amounts.
     """
@@ -239,7 +239,7 @@ def dot_chart(
 
 
 def column_chart(bars: Sequence[ColumnBar], index: int, label: str, x_title: str, y_title: str) -> Markup:
-    """Return columns from zero."""
+    """Return a chart of columns from zero."""
     width = 340.0
     values = [bar.value for bar in bars if math.isfinite(bar.value)]
     if not values:
@@ -253,7 +253,8 @@ def column_chart(bars: Sequence[ColumnBar], index: int, label: str, x_title: str
 def heat_map(
     matrix: Sequence[Sequence[float]], names: Sequence[str], index: int, label: str, far: Sequence[str] = ()
 ) -> Markup:
-    """Return a square of cells, darker for more; rows begin, columns answer. `far` names columns that no row has."""
+    """Return a chart of a matrix, darker for larger counts; row learners begin, column learners answer. `far` names
+    columns without a row."""
     width = 340.0
     if not names or max((value for row in matrix for value in row), default=0.0) <= 0:
         return empty_chart(width, "no exchanges")
@@ -267,7 +268,7 @@ def heat_map(
 # Figures: charts under a title ----------------------------------------------------------------------------------------
 
 Families = Sequence[tuple[str, Sequence[tuple[str, Sequence[int]]]]]
-"""A legend: for each family its name, or none, and its members, each with the series that it picks out."""
+"""A legend: for each family of series its name, or "", and its members, each with the series it highlights."""
 
 
 def figure(
@@ -285,7 +286,7 @@ def figure(
 
 
 def line_figure(title: str, note: str, lines: Sequence[Line], axes: ChartAxes, said: str, families: Families) -> Markup:
-    """Return lines under their title; `said` follows it where the chart is said aloud."""
+    """Return a chart of lines under its title; for screen readers the title is followed by `said`."""
     return figure(title, note, "", lambda width: line_chart(lines, width, f"{title}. {said}", axes), families)
 
 
@@ -296,7 +297,7 @@ def table(
     meanings: Sequence[str] = (),
     words: Sequence[int] = (0,),
 ) -> Markup:
-    """Return a table whose columns sort it; those named by `words` are words, the others numbers."""
+    """Return a table that can be sorted by its columns; those with an index in `words` are text, the others numbers."""
     return draw("table", caption, titles, rows, meanings, words, template="parts.html")
 
 
@@ -316,7 +317,7 @@ def reliability_picture(bins: Sequence[tuple[float, int, int]], label: str) -> s
 
 
 def _wilson(right: int, words: int) -> tuple[float, float]:
-    """Return the 95 % interval of a share (Wilson 1927, equation 6)."""
+    """Return the 95 % interval of the share of `right` among `words` (Wilson 1927, equation 6)."""
     share, z2 = right / words, _Z**2 / words
     middle = (share + z2 / 2) / (1 + z2)
     half = _Z * math.sqrt(share * (1 - share) / words + z2 / (4 * words)) / (1 + z2)

@@ -28,7 +28,7 @@ class Spread:
 
     @property
     def n(self) -> int:
-        """Seeds it rests on."""
+        """Number of seeds with a value."""
         return len(self.values)
 
     @property
@@ -42,7 +42,7 @@ class Spread:
         return stdev(self.values) if self.n > 1 else None
 
     def written(self, digits: int, of: int) -> str:
-        """Return `5.95 ± 0.66`; the number of seeds is added where it is not `of`."""
+        """Return mean and standard deviation, `5.95 ± 0.66`; the number of seeds is added if it is not `of`."""
         if not self.values:
             return f"{self.broken} not finite" if self.broken else MISSING
         text = plain(self.mean, digits) + (f" ± {plain(self.sd, digits)}" if self.sd is not None else "")
@@ -52,7 +52,7 @@ class Spread:
 
 
 def spread(values: Iterable[float | None]) -> Spread:
-    """Return spread of the values that are there."""
+    """Return the spread of the values that are not None."""
     there = [value for value in values if value is not None]
     kept = tuple(value for value in there if math.isfinite(value))
     return Spread(kept, len(there) - len(kept))
@@ -60,7 +60,7 @@ def spread(values: Iterable[float | None]) -> Spread:
 
 @dataclass(frozen=True)
 class Figures:
-    """One run against its partners; None where there is none, or the loss was not reached."""
+    """Figures of a run compared with its partners; None if a partner is missing, or the loss was not reached."""
 
     speedup: float | None = None  # frames per second over the one-learner run's
     seconds_to_target: float | None = None  # virtual where simulated
@@ -83,11 +83,11 @@ class Comparison:
         return next(figures for other, figures in self.figures if other is run)
 
     def over_seeds(self, series: Series, figure: Callable[[Figures], float | None]) -> Spread:
-        """Return one figure of a series."""
+        """Return one figure of all runs of a series, over its seeds."""
         return spread(figure(self.of(run)) for run in series.runs)
 
     def without(self) -> str:
-        """Return names of those left out in choosing the target: whole series, then runs of others."""
+        """Return the names of series, then of single runs, that were left out when the target loss was chosen."""
         behind = {id(run) for run in self.behind}
         whole = [s for s in self.series if all(id(run) in behind for run in s.runs)]
         rest = [run.name for s in self.series if s not in whole for run in s.runs if id(run) in behind]
@@ -100,7 +100,8 @@ class Comparison:
 
 
 def compare_runs(runs: Sequence[Run], target: float | None = None) -> Comparison:
-    """Set runs against each other. Without a `target` it is a held-out loss that all finished runs reached."""
+    """Compare runs with each other, by seconds to the held-out loss `target`; None: one that all finished runs
+    reached."""
     finished = [run for run in runs if run.state is State.FINISHED]
     chosen, behind = (target, ()) if target is not None else common_target(finished or runs)
     figures = tuple((run, _figures(run, runs, chosen)) for run in runs)
@@ -126,14 +127,14 @@ def _ratio(a: float | None, b: float | None) -> float | None:
 
 
 def baseline_of(run: Run, runs: Sequence[Run]) -> Run | None:
-    """Return the undisturbed one-learner run of the same seed and clock; of several the one whose recipe differs least,
-    then the nearest in minibatch, `sgd` first."""
+    """Return the undisturbed one-learner run of the same seed and clock; of several, the one whose recipe differs
+    least, then with the nearest minibatch, `sgd` first."""
     alone = [other for other in _alike(run, runs) if other.results.learners == 1]
     return min(alone, key=lambda other: _distance(other, run), default=None)
 
 
 def _alike(run: Run, runs: Sequence[Run]) -> list[Run]:
-    """Return undisturbed runs of the same seed, corpus, network and clock."""
+    """Return those of `runs` without stragglers that have the same seed, corpus, network and clock as `run`."""
 
     def kind(one: Run) -> tuple[object, ...]:
         return one.results.seed, one.results.corpus, one.results.parameters, one.simulated
@@ -149,7 +150,7 @@ def _distance(baseline: Run, run: Run) -> tuple[int, float, bool]:
 
 
 def undisturbed_of(run: Run, runs: Sequence[Run]) -> Run | None:
-    """Return the run that differs in having no stragglers; None for a run that has none itself."""
+    """Return the run that is as `run` but without stragglers; None if `run` has no stragglers."""
 
     def kind(one: Run) -> tuple[object, ...]:
         settings = {key: value for key, value in one.settings.items() if key not in ("training.stragglers", "name")}
@@ -161,7 +162,7 @@ def undisturbed_of(run: Run, runs: Sequence[Run]) -> Run | None:
 # Time to a loss, or to a word error rate ------------------------------------------------------------------------------
 
 Points = Callable[[Run], list[tuple[float, float]]]
-"""Finds (seconds, value of the model kept then), in order; lower values are better."""
+"""Function from a run to (seconds, value of the model kept then), in order; lower values are better."""
 
 
 def kept_losses(run: Run) -> list[tuple[float, float]]:
@@ -177,10 +178,8 @@ def kept_losses(run: Run) -> list[tuple[float, float]]:
 
 
 def kept_word_errors(split: str) -> Points:
-    """Return the points of the word error rate on a split, in percent, of a run whose epochs are decoded.
-
-    There is none for the model before training; the last is that of the model that the run has left.
-    """
+    """Return the function from a run, whose epochs are decoded, to points of its word error rate on a split, in
+    percent. There is no point before training; the last one is of the model that the run has left."""
 
     def points(run: Run) -> list[tuple[float, float]]:
         known = {one.epoch: one.wer for one in run.epochs_decoded if one.split == split}
@@ -198,7 +197,7 @@ def kept_word_errors(split: str) -> Points:
 
 
 def seconds_to(run: Run, target: float | None, points: Points = kept_losses) -> float | None:
-    """Return seconds until the model kept first had a held-out loss of `target` or less, or another value; None if
+    """Return the seconds until the model kept first had a value of `target` or less, usually the held-out loss; None if
     never.
 
     Linear between evaluations. Losses fall ever more slowly, so this is a little late, for all runs alike.
@@ -217,7 +216,7 @@ def seconds_to(run: Run, target: float | None, points: Points = kept_losses) -> 
 
 
 def common_target(runs: Sequence[Run]) -> tuple[float | None, list[Run]]:
-    """Return a held-out loss that all runs reached: the worst of their best, rounded up to three digits; and who was
+    """Return a held-out loss that all runs reached (the worst of their best, rounded up to three digits), and the runs
     left out.
 
     A run that came less than half the way down from the untrained model to the best of all is left out: with it the
@@ -239,7 +238,7 @@ def _finite_losses(run: Run) -> list[float]:
 
 @dataclass(frozen=True)
 class Shared:
-    """Words for the settings that runs share, empty for those they do not."""
+    """Words on the settings that runs share; "" for settings that differ."""
 
     learners: str = ""
     stragglers: str = ""
@@ -247,13 +246,13 @@ class Shared:
 
     @property
     def sentence(self) -> str:
-        """One sentence of all shared settings; empty where there are none."""
+        """One sentence with all shared settings; "" if there are none."""
         parts = [part for part in (self.learners, self.stragglers, self.seeds) if part]
         return f"All runs: {', '.join(parts)}." if parts else ""
 
 
 def shared(series: Sequence[Series]) -> Shared:
-    """Find the settings these series have in common; none of a single run, which is told by its own name."""
+    """Return the settings that `series` have in common; none for a single run, which has its own name."""
     runs = [run for s in series for run in s.runs]
     if len(runs) < 2:
         return Shared()
@@ -271,7 +270,7 @@ def shared(series: Sequence[Series]) -> Shared:
 
 
 def briefly(comparison: Comparison, common: Shared) -> Comparison:
-    """Return the comparison, its series under names without the common part."""
+    """Return the comparison with shorter names of series, without the `common` settings."""
     return replace(comparison, series=tuple(replace(s, name=_brief(s, common)) for s in comparison.series))
 
 
@@ -285,12 +284,12 @@ def _brief(series: Series, common: Shared) -> str:
 
 
 LEVEL = 0.02
-"""Ratios nearer to 1 are told as level."""
+"""Ratios nearer to 1 than this are called level."""
 
 
 @dataclass(frozen=True)
 class Together:
-    """A series of several learners beside one alone."""
+    """A series of several learners compared with one learner alone."""
 
     series: Series
     seconds: Spread  # to the loss, of the runs that reached it
@@ -310,7 +309,7 @@ class Together:
 
 @dataclass(frozen=True)
 class Alone:
-    """Seconds to a loss: those of one learner alone, and those of several."""
+    """Seconds to a loss of one learner alone, and of series of several learners."""
 
     # held-out, that seconds are counted to: all runs of the best series of one learner end with it or less. Or the word
     # error rate, in percent.
@@ -325,9 +324,9 @@ def beside_alone(series: Sequence[Series], loss: float | None = None, points: Po
     not of one corpus, network and clock.
 
     Args:
-        loss: held-out, that seconds are counted to; None: the one that one learner ends with (the worst of its seeds,
-            rounded up to three digits; of several series of one learner, that of the lowest mean).
-        points: of each run; others than those of losses make `loss` another measure.
+        loss: held-out loss to which seconds are counted; None: the one that one learner ends with (the worst of its
+            seeds, rounded up to three digits; of several series of one learner, that of the lowest mean).
+        points: finds the points of each run; if they are not losses, `loss` is of their measure.
     """
     ended = [s for s in series if all(math.isfinite(at_end(run, points)) for run in s.runs)]
     single = [s for s in ended if s.runs[0].results.learners == 1 and not s.runs[0].stragglers]
@@ -358,11 +357,11 @@ def _together(series: Series, times: Sequence[float | None], alone: float, by_se
 
 
 def at_end(run: Run, points: Points = kept_losses) -> float:
-    """Return held-out loss, or another value, of the model kept at the end; not a number before the first."""
+    """Return the held-out loss, or other value of `points`, of the model kept at the end; NaN without any point."""
     found = points(run)
     return found[-1][1] if found else math.nan
 
 
 def _kind(run: Run) -> tuple[object, ...]:
-    """Return facts that runs must share to be measured by one loss and one clock."""
+    """Return the facts that runs must share so that their losses and seconds can be compared."""
     return run.results.corpus, run.results.parameters, run.simulated, run.wording

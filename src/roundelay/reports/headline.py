@@ -16,7 +16,7 @@ from roundelay.reports.words import difference, errors_by_utterance, recognised
 SURE = 0.05
 NUMBERS = ("No", "One", "Two", "Three", "Four", "Five", "Six", "Seven", "Eight", "Nine", "Ten")
 MOST_TEAMS = 4
-"""Numbers of learners, with and without stragglers, that are told of beside one alone."""
+"""Most comparisons with one learner alone in the headline, by number of learners and stragglers."""
 
 
 def scored_split(runs: Sequence[Run]) -> str | None:
@@ -26,7 +26,7 @@ def scored_split(runs: Sequence[Run]) -> str | None:
 
 
 def counted_split(splits: Sequence[str]) -> str:
-    """Return the split, of those that are decoded, whose word errors count."""
+    """Return the one of these decoded splits whose word errors are shown."""
     return next(s for s in ("test", "dev", *splits) if s in splits)
 
 
@@ -34,7 +34,7 @@ def headline(comparison: Comparison) -> list[str]:
     """Return a few sentences: how much sooner than one learner alone, error rates and whether chance explains them,
     loss, time, speed, and the runs that are not finished.
 
-    Runs that are not finished are compared only among themselves, while none is.
+    Runs that are not finished are compared only if no run is.
     """
     runs = [run for run, _ in comparison.figures]
     series = _judged(comparison)
@@ -52,7 +52,7 @@ def headline(comparison: Comparison) -> list[str]:
 
 
 def _judged(comparison: Comparison) -> list[Series]:
-    """Return series of the runs that are finished; of all while none is."""
+    """Return the series of finished runs; of all runs, if none is finished."""
     finished = any(run.state is State.FINISHED for run, _ in comparison.figures)
     parts = (
         replace(s, runs=tuple(run for run in s.runs if not finished or run.state is State.FINISHED))
@@ -62,8 +62,8 @@ def _judged(comparison: Comparison) -> list[Series]:
 
 
 def sooner(comparison: Comparison) -> str:
-    """Return sentences on how much sooner several learners were there than one alone, those without stragglers first;
-    empty where one alone is not among the runs."""
+    """Return sentences on how much sooner several learners reached the loss than one alone, those without stragglers
+    first; "" if there is no run of one learner."""
     series = _judged(comparison)
     alone = beside_alone(series, comparison.target if comparison.given else None)
     return "" if alone is None else _beside(alone, virtual=series[0].runs[0].simulated)
@@ -99,20 +99,20 @@ def _there(one: Together) -> str:
 
 
 def _in_some(one: Together) -> str:
-    """Return a sentence where some seeds reached the loss and others not."""
+    """Return a sentence if some seeds reached the loss and others did not; else ""."""
     runs = len(one.series.runs)
     return f" under {runs - one.seconds.n} of {runs} seeds" if one.seconds.n else ""
 
 
 def times_sooner(ratio: float) -> str:
-    """Return `1.62 times sooner`; how much later where it is below 1, and level near it."""
+    """Return a ratio of seconds as words: `1.62 times sooner`; how much later if below 1; level if about 1."""
     if abs(ratio - 1) < LEVEL:
         return "level"
     return f"{ratio:.2f} times sooner" if ratio > 1 else f"{1 / ratio:.2f} times as long"
 
 
 def _race(series: Sequence[Series], comparison: Comparison) -> str:
-    """Return a sentence on who reached the target first, and when the one-learner run of the same seeds did."""
+    """Return a sentence on which series reached the target loss first, and when one learner with the same seeds did."""
     if len(series) < 2 or not comparison.one_clock or comparison.target is None:
         return ""
     times = {s.name: spread(comparison.of(run).seconds_to_target for run in s.runs) for s in series}
@@ -134,7 +134,7 @@ def _race(series: Sequence[Series], comparison: Comparison) -> str:
 
 
 def _stragglers(series: Sequence[Series], comparison: Comparison) -> str:
-    """Return a sentence on how much speed each strategy keeps that also ran with a straggler."""
+    """Return a sentence on the share of its speed that each strategy keeps with a straggler."""
     kept = {s.name: spread(comparison.of(run).undisturbed for run in s.runs) for s in series}
     known = [(found.mean, name) for name, found in kept.items() if found.values]
     if not known:
@@ -163,10 +163,8 @@ def _word_errors(series: Sequence[Series], split: str | None) -> str:
 
 
 def _paired(series: Sequence[Series], split: str, best: str, worst: str) -> str:
-    """Return best and worst compared utterance by utterance; empty where decoding did not note them.
-
-    The two ends of several series differ by chance more than any two: p is multiplied by the number of pairs.
-    """
+    """Return a sentence that compares best and worst series utterance by utterance; "" if decoding did not note
+    utterances. Best and worst of several differ by chance more than any two: p is multiplied by the number of pairs."""
     ends = [errors_by_utterance(recognised(s, split)) for name in (worst, best) for s in series if s.name == name]
     apart = difference(*ends) if len(ends) == 2 and all(ends) else None
     if apart is None:
@@ -182,7 +180,7 @@ def _paired(series: Sequence[Series], split: str, best: str, worst: str) -> str:
 
 
 def small(p: float) -> str:
-    """Return a probability, three digits after the point."""
+    """Return a probability as text, with three digits after the point."""
     return f"{p:.3f}" if p >= 0.001 else "below 0.001"
 
 
@@ -206,7 +204,7 @@ def _loss(series: Sequence[Series]) -> str:
 
 
 def _means(series: Sequence[Series], figure: Callable[[Run], float | None]) -> list[tuple[float, str]]:
-    """Return mean and name of each series with a finite figure, the least first."""
+    """Return the mean figure and the name of each series that has finite ones, the smallest first."""
     known = [(finite(map(figure, s.runs)), s.name) for s in series]
     return sorted((fmean(values), name) for values, name in known if values)
 
@@ -225,8 +223,7 @@ def _unaligned(runs: Sequence[Run]) -> str:
 
 
 def _speed(series: Sequence[Series]) -> str:
-    """Return a sentence on speed among runs on one kind of clock that count the same; virtual seconds are no measure of
-    real ones."""
+    """Return a sentence on speed, among runs with one kind of clock and of examples."""
     runs = [run for s in series for run in s.runs]
     examples = worded(runs).examples
     if len({(run.simulated, run.wording.examples) for run in runs}) != 1:
@@ -247,7 +244,7 @@ def _speed(series: Sequence[Series]) -> str:
 
 
 def shared_cores(runs: Sequence[Run]) -> str:
-    """Return a sentence where learners were more than cores: then they wait for each other under any strategy."""
+    """Return a warning if there were more learners than cores: then they wait for each other under any strategy."""
     found: dict[str, set[int]] = {}
     for run in runs:
         cores = re.search(r"\b(\d+) cores?\b", run.results.machine)

@@ -22,16 +22,16 @@ CHARACTER = 6.7  # width of an average character of 12-pixel system sans-serif; 
 
 
 def render(template: str, **values: object) -> Markup:
-    """Return a template filled; `PACKAGE/FILE`, or a file of this package.
+    """Fill a template, named `PACKAGE/FILE`, or `FILE` of this package, with `values`.
 
     Raises:
-        UndefinedError: it names a value that is not given.
+        UndefinedError: the template names a value that is not given.
     """
     return Markup(_environment().get_template(template).render(values))
 
 
 def draw(macro: str, *values: object, template: str = "charts.svg", **named: object) -> Markup:
-    """Return the text that one macro of a template makes of these values."""
+    """Return the text that a macro of a template makes of `values`."""
     found: Markup = getattr(_environment().get_template(template).module, macro)(*values, **named)
     return found
 
@@ -40,8 +40,8 @@ def page(template: str, title: str, *, script: str = "", sound: bool = False, **
     """Return a whole page, one of those that extend `page.html`.
 
     Args:
-        script: further script, after the one of all pages.
-        sound: it may play sound that is in it.
+        script: a script that follows the one of all pages.
+        sound: True if the page may play sound that is in it.
     """
     style, own = (_read(name) for name in ("page.css", "page.js"))
     whole = own + script
@@ -54,12 +54,12 @@ def page(template: str, title: str, *, script: str = "", sound: bool = False, **
 
 
 def joined(sentence: str) -> str:
-    """Return the text with a number and its per cent sign on one line."""
+    """Return a sentence with no-break blanks between numbers and per cent signs."""
     return sentence.replace(" %", "\u00a0%")
 
 
 def clip(content: str, width: float) -> str:
-    """Return text cut to about `width` pixels."""
+    """Return text cut to about `width` pixels of a picture."""
     fits = max(1, int(width / CHARACTER))
     return content if len(content) <= fits else content[: fits - 1] + "…"
 
@@ -88,14 +88,14 @@ def _read(name: str) -> str:
 
 
 def _source(name: str) -> str:
-    """Return a template without the ends of lines after tags, which a browser would show as gaps: comments in their
-    place keep the numbers of lines in errors."""
+    """Read a template without line ends after tags, which a browser would show as gaps; comments in their place keep
+    line numbers of errors true."""
     return _read(name) if name.endswith(".md") else re.sub(r"(?<=[>}])\n\s*", "{#\n#}", _read(name))
 
 
 def _printed(value: Any) -> Any:
-    """Return a value as it is printed: coordinates with two digits at most. Characters that no page may hold (control
-    characters, surrogates) are replaced."""
+    """Return a value as a template prints it: coordinates with at most two digits, and without characters that no page
+    may hold (control characters, surrogates)."""
     if isinstance(value, float):
         return f"{value:.2f}".rstrip("0").rstrip(".")
     if isinstance(value, Markup):

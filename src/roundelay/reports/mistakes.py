@@ -1,4 +1,4 @@
-"""The section of errors: is one better, which words are confused, which speakers suffer, the worst utterances in
+"""The section of errors: which series is better, confused words, errors by speaker, and the worst utterances in
 full."""
 
 from collections import Counter
@@ -50,14 +50,14 @@ class HeardUtterance:
 
 
 Listen = Callable[[Path, str, str], HeardUtterance | None]
-"""From a run's folder, a split and an utterance's id to its sound; None: there is none any more."""
+"""Function from a run's folder, a split and an utterance's id to its sound; None if that is gone."""
 Part = Markup | list[Markup]
-"""Part of a section of the page; a list stands side by side where the page is wide enough."""
+"""Part of a section of the page; parts in a list stand side by side where the page is wide enough."""
 Known = Sequence[tuple[Series, list[tuple[ScoredUtterance, ...]]]]
 
 
 def mistakes(series: Sequence[Series], split: str | None, listen: Listen | None = None) -> list[Part]:
-    """Return parts of the section; empty where no run has the recognised words."""
+    """Return the parts of the section of errors; empty if no run has its recognised words."""
     if split is None:
         return []
     known = [(s, found) for s in series if (found := recognised(s, split))]
@@ -88,7 +88,7 @@ def mistakes(series: Sequence[Series], split: str | None, listen: Listen | None 
 
 
 def _significance(ranked: Known, split: str) -> Markup | None:
-    """Return a table of all series against the one with the fewest errors, utterance by utterance."""
+    """Return a table that compares all series with the one with the fewest errors, utterance by utterance."""
     if len(ranked) < 2:
         return None
     (best, first), *others = ranked
@@ -124,7 +124,7 @@ def _percent(found: Rate) -> str:
 
 
 def _confusions(shown: Known, split: str, what: str, counts: Sequence[Counter[WordPair]]) -> Markup | None:
-    """Return a table of the words confused most, by the counts of each series over all its runs."""
+    """Return a table of the most confused words (or `what` else), by each series' counts over all its runs."""
     total = sum(counts[1:], counts[0])
     if not total:
         return None

@@ -6,7 +6,7 @@ MISSING = "–"
 
 
 def short(value: float) -> str:
-    """Return 1234567 as 1.23M: at most four characters of digits and a letter."""
+    """Return a number in short, 1234567 as 1.23M: at most four characters of digits and a letter."""
     if not math.isfinite(value):
         return plain(value)
     for size, letter in ((1e12, "T"), (1e9, "G"), (1e6, "M"), (1e3, "k")):
@@ -16,7 +16,7 @@ def short(value: float) -> str:
 
 
 def plain(value: float | None, digits: int = 3) -> str:
-    """Return fixed digits; exponents only where fixed digits would be unreadable."""
+    """Return a number with `digits` digits after the point, or an exponent where those would be unreadable."""
     if value is None:
         return MISSING
     if math.isnan(value):
@@ -27,12 +27,12 @@ def plain(value: float | None, digits: int = 3) -> str:
 
 
 def percent(share: float | None, digits: int = 1) -> str:
-    """Return 0.551 as 55.1 %."""
+    """Return a share in percent, 0.551 as 55.1 %."""
     return MISSING if share is None else f"{plain(100 * share, digits)} %" if math.isfinite(share) else plain(share)
 
 
 def seconds(value: float) -> str:
-    """Return 41.2 s, 12 min, 3.1 h: a length of time at a glance."""
+    """Return a length of time in a short form: 41.2 s, 12 min, 3.1 h."""
     if not math.isfinite(value):
         return plain(value)
     if value < 100:

@@ -37,11 +37,11 @@ from roundelay.reports.timeline import timeline
 
 Value = Callable[[Evaluation], float]
 Place = Callable[[Run, Evaluation], float]
-"""From an evaluation of a run to its place on the horizontal axis."""
+"""Function from a run and one of its evaluations to the place on the horizontal axis."""
 
 
 def _over(over: str, series: Sequence[Series]) -> tuple[str, Place]:
-    """Return the horizontal axis of the curves: its title, and places on it."""
+    """Return the title of the curves' horizontal axis, and the function to places on it."""
     runs = [run for s in series for run in s.runs]
     if over == "frames":
         return f"{worded(runs).examples} trained, all learners", lambda run, e: float(e.frames)
@@ -79,8 +79,8 @@ def curves(series: Sequence[Series], over: str) -> Markup:
 
 
 def consensus(series: Sequence[Series]) -> Markup | None:
-    """Return distance between the learners' rows at the end of every epoch, over seconds; None without several
-    learners."""
+    """Return a chart of the distance between learners' rows at the end of each epoch, over seconds; None without
+    several learners."""
     several = [s for s in series if s.runs[0].results.learners > 1 and any(_shown(run) for run in s.runs)]
     apart = [s for s in several if any(e.consensus_distance for run in s.runs for e in _shown(run))]
     agree = [s for s in several if s not in apart]
@@ -119,13 +119,14 @@ def _band_note(lines: Sequence[Line]) -> str:
 
 
 def _shown(run: Run) -> Sequence[Evaluation]:
-    """Return the evaluations to draw: the untrained model (epoch -1) would flatten all that follows, so it is drawn
-    only while it is alone."""
+    """Return the evaluations of a run to draw: the untrained model's (epoch -1) only if there is no other, since it
+    would flatten the curve."""
     return [e for e in run.evaluations if e.epoch >= 0] or run.evaluations
 
 
 def _lines(series: Series, place: Place, value: Value, unit: str) -> list[Line]:
-    """Return the mean with its band and each seed thin behind it; or each run by itself where there is no mean."""
+    """Return the lines of a series: the mean with its band and each seed thin behind it, or each run if there is no
+    mean."""
     each = [
         Line(series.index, tuple(_point(series, run, e, place, value, unit) for e in _shown(run)))
         for run in series.runs
@@ -148,7 +149,8 @@ def _point(series: Series, run: Run, e: Evaluation, place: Place, value: Value, 
 
 
 def _mean(series: Series, place: Place, value: Value, unit: str) -> Line | None:
-    """Return mean at each epoch that all seeds finished; None if there is none. Not finite where one of them is not."""
+    """Return the line of means over seeds, at each epoch that all seeds finished; None if there is no such epoch. A
+    mean is not finite if one of its values is not."""
     by_epoch = [{e.epoch: e for e in _shown(run)} for run in series.runs]
     common = [epoch for epoch in by_epoch[0] if all(epoch in found for found in by_epoch)]
     points, band = [], []
@@ -171,7 +173,7 @@ def _mean(series: Series, place: Place, value: Value, unit: str) -> Line | None:
 
 
 def _average(values: Sequence[float]) -> float:
-    """Return the mean of the values; NaN where one of them, or their sum, is not finite."""
+    """Return the mean of the values; NaN if one of them, or their sum, is not finite."""
     total = sum(values)
     return total / len(values) if math.isfinite(total) else math.nan
 
@@ -189,11 +191,8 @@ def _number(value: float, unit: str) -> str:
 
 
 def _ceiling(lines: Sequence[Line]) -> float:
-    """Return the height that cuts curves off so that the first epochs, or a run that diverged, do not flatten all that
-    matters.
-
-    Infinite where cutting would gain little. The end of a run is always shown, unless it is far out.
-    """
+    """Return the height at which curves are cut off, so that first epochs or a run that diverged do not flatten the
+    rest; infinite if cutting would gain little. The end of a run is always shown, unless it is far out."""
     each = [finite(p.y for p in line.points) for line in lines]
     values = sorted(value for line in each for value in line)
     if len(values) < 6:
@@ -215,15 +214,15 @@ def write_report(
     warnings: Sequence[str] = (),
     listen: Listen | None = None,
 ) -> Path:
-    """Read run directories and write the page; returns its path.
+    """Read run directories and write the page about them; return its path.
 
     Args:
-        target: the held-out loss, nats per frame, that runs race to; None: one that all of them reached.
+        target: held-out loss (nats per frame) to which seconds are counted; None: one that all runs reached.
         warnings: other facts that a reader must know, each a sentence under the headline.
-        listen: finds the sound of an utterance, which then is in the page; None: no sound.
+        listen: finds the sounds of utterances for the page; None: no sound.
 
     Raises:
-        UserError: a folder is no run directory (all such are named), or the page cannot be written.
+        UserError: folders are no run directories (names all), or the page cannot be written.
     """
     write_text(out, render_html(load_runs(folders), target, warnings, listen=listen))
     return out
@@ -236,8 +235,8 @@ def render_html(
     tables: Sequence[Markup] = (),
     listen: Listen | None = None,
 ) -> str:
-    """Return the page; with `tables`, they stand in place of the means over seeds. Equal runs give an equal page, byte
-    for byte."""
+    """Return the page about `runs`; if given, `tables` stand in place of the means over seeds. Equal runs give an equal
+    page, byte for byte."""
     whole = compare_runs(runs, target)
     common = shared(whole.series)
     comparison = briefly(whole, common)
@@ -278,7 +277,7 @@ def render_html(
 
 
 def _choice(series: Sequence[Series]) -> list[tuple[str, int, bool]]:
-    """Return boxes to choose series by, where there are many: names, indices, and which are ticked at first."""
+    """Return the boxes by which a reader chooses among many series: name, index, and True if ticked at first."""
     if len(series) <= MANY_SERIES:
         return []
     losses = [(min(finite(run.cross_entropy for run in s.runs), default=math.inf), s.index) for s in series]
@@ -301,7 +300,7 @@ STRAGGLER = 0.8  # of the median learner's frames
 
 
 def run_section(series: Series, run: Run, *, unfolded: bool) -> Markup:
-    """Return everything about one run, folded away unless there are only a few."""
+    """Return the section with everything about one run, folded away unless `unfolded`."""
     figures = [staleness([replace(series, runs=(run,))]) or figure("Staleness of gradients", "None recorded.")]
     if run.results.learners > 1:
         figures += [_frames(series, run), _exchanges(series, run)]
@@ -355,7 +354,7 @@ def _exchanges(series: Series, run: Run) -> Markup:
 
 
 def _epochs(run: Run) -> Markup | None:
-    """Return the numbers behind the curves."""
+    """Return the table of a run's epochs, with the numbers of the curves."""
     segments, evaluations = {s.epoch: s for s in run.segments}, {e.epoch: e for e in run.evaluations}
     ages: Mapping[int, float] = {s.epoch: s.mean for s in run.staleness}
     epochs = sorted({*segments, *evaluations})

@@ -36,7 +36,8 @@ from roundelay.reports.series import (
 
 
 def legend(series: Sequence[Series]) -> Families:
-    """Return names of the series; where strategies come in several variants (learners, stragglers), by strategy."""
+    """Return the legend of the series, grouped by strategy if strategies have several variants (learners,
+    stragglers)."""
     by_label: dict[str, list[Series]] = {}
     for s in series:
         by_label.setdefault(s.runs[0].results.label, []).append(s)
@@ -49,7 +50,7 @@ def legend(series: Sequence[Series]) -> Families:
 
 
 def _figure(title: str, note: str, rows: Sequence[DotRow], unit: str, *, said: str = "", **how: bool) -> Markup:
-    """Return rows under their title; `said` is its text for a screen reader."""
+    """Return a dot chart under its title; `said` is its text for a screen reader."""
     names = shortened([row.name for row in rows])
     beneath = [dataclasses.replace(row, name=name) for row, name in zip(rows, names, strict=True)]
     label = f"{said or title}. " + "; ".join(f"{row.name}: {row.note} {row.counts}".rstrip() for row in rows)
@@ -64,8 +65,8 @@ def _row(
     interval: tuple[float, float] | None = None,
     without: str = MISSING,
 ) -> DotRow:
-    """Return a row of each run's value and its meaning; `note` writes their mean, `without` stands where there is
-    no value."""
+    """Return the row of a series: `found` has each run's value and its meaning, `note` writes their mean, `without`
+    stands for no value."""
     there = [(run.results.seed, value, said) for run, (value, said) in zip(series.runs, found, strict=True)]
     dots = tuple((value, f"{series.name}, seed {seed}: {said}") for seed, value, said in there if value is not None)
     known = finite(value for value, _ in dots)
@@ -74,7 +75,7 @@ def _row(
 
 
 def word_errors(series: Sequence[Series]) -> Markup:
-    """Return a chart of word error rates, the first of the page; of held-out loss while nothing is decoded."""
+    """Return a chart of word error rates, the first of the page; of held-out losses if nothing is decoded."""
     split = scored_split([run for s in series for run in s.runs])
     if split is None:
         return _losses(series)
@@ -131,10 +132,8 @@ def speed(series: Sequence[Series]) -> Markup:
 
 
 def time_to_target(comparison: Comparison) -> Markup | None:
-    """Return seconds to the target loss, fastest first, each straggler below its undisturbed series.
-
-    None where that is no race: one series, two kinds of clock, or a loss that no run reached.
-    """
+    """Return a chart of seconds to the target loss, fastest first, each series with stragglers below the same without.
+    None where series cannot be compared: one series, two kinds of clock, or a loss that no run reached."""
     series = comparison.series
     reached = {s.index: comparison.over_seeds(s, lambda f: f.seconds_to_target) for s in series}
     if len(series) < 2 or not comparison.one_clock or not any(r.values for r in reached.values()):
@@ -161,8 +160,8 @@ def time_to_target(comparison: Comparison) -> Markup | None:
 
 
 def _best_first(series: Sequence[Series], measure: Callable[[Series], float | None]) -> list[Series]:
-    """Return the series by their measure, least first, those without one last; one with stragglers is right below the
-    same without."""
+    """Sort series by their measure, least first, those without one last, and each with stragglers right below the same
+    without."""
 
     def place(s: Series) -> tuple[float, int, bool, int]:
         calm = _calm(s, series)
@@ -178,7 +177,7 @@ def _mean(values: Iterable[float | None]) -> float | None:
 
 
 def _calm(series: Series, all_: Sequence[Series]) -> Series:
-    """Return the series that differs from this one in having no stragglers; or this one."""
+    """Return the series that is as `series` but without stragglers; `series` itself if there is none."""
 
     def kind(s: Series) -> tuple[str, int, bool]:
         run = s.runs[0]
@@ -193,7 +192,8 @@ _LEARNERS = re.compile(r", \d+ learners")
 
 
 def speedup(comparison: Comparison) -> Markup | None:
-    """Return frames per second against those of one learner, over the number of learners; None without such pairs."""
+    """Return a chart of frames per second over those of one learner, by number of learners; None if no run has a
+    one-learner partner."""
     known = [
         Scaling(_LEARNERS.sub("", s.name), s.index, s.runs[0].results.learners, found.mean, found, s.name)
         for s in comparison.series
@@ -224,7 +224,7 @@ class Scaling:
 
 
 def scaling_figure(title: str, note: str, known: Sequence[Scaling], unit: str, of: str = "") -> Markup:
-    """Return a line for each family over the number of learners, beside the ideal."""
+    """Return a chart of speedups over the number of learners, a line a family, beside the ideal."""
     lines, families = [], []
     for family in dict.fromkeys(one.family for one in known):
         mine = sorted((one for one in known if one.family == family), key=lambda one: one.learners)
@@ -251,8 +251,8 @@ SHOWN = 0.995  # of the gradients; the rest of a long thin tail would only flatt
 
 
 def staleness(series: Sequence[Series]) -> Markup | None:
-    """Return a chart of the ages of gradients when applied, all seeds of a series together; words alone where each
-    series has one age; None where none is recorded."""
+    """Return a chart of the ages of gradients when applied, all seeds of a series together; a sentence if each series
+    has a single age; None if no age is recorded."""
     totals = {s.index: added([r.histogram for run in s.runs for r in run.staleness]) for s in series}
     recorded = [s for s in series if sum(totals[s.index])]
     if not recorded:
@@ -278,7 +278,7 @@ def staleness(series: Sequence[Series]) -> Markup | None:
 
 
 def _age(series: Series, age: int, histogram: Sequence[int]) -> str:
-    """Return `3`; `40+` of the last bin, where it collects all above."""
+    """Return the label of an age, `3`; `40+` for the last bin if it has all ages above."""
     open_ended = any(one.largest >= len(one.histogram) for run in series.runs for one in run.staleness)
     return f"{age}{'+' * (open_ended and age == len(histogram) - 1)}"
 
@@ -303,7 +303,7 @@ def _summary(series: Series) -> str:
 
 
 def exchanges(series: Sequence[Series]) -> Markup | None:
-    """Return a matrix of every series whose learners exchange, all seeds together; None where none do."""
+    """Return a chart of the matrix of exchanges of each series that has any, over all seeds; None if no series has."""
     figures = []
     for s in series:
         matrix = counted(s.runs)
@@ -320,7 +320,7 @@ Matrix = list[list[int]]
 
 
 def counted(runs: Sequence[Run]) -> Matrix:
-    """Return all exchanges of all these runs, (L, L) or (L, L + 1); empty if none is recorded."""
+    """Return the matrix of all exchanges of all runs, (L, L) or (L, L + 1); empty if none is recorded."""
     matrices = [e.matrix for run in runs for e in run.exchanges]
     height = max((len(matrix) for matrix in matrices), default=0)
     width = max((len(row) for matrix in matrices for row in matrix), default=0)
@@ -334,13 +334,13 @@ def counted(runs: Sequence[Run]) -> Matrix:
 
 
 def has_centre(matrix: Matrix) -> bool:
-    """Return True if the last column is a centre."""
+    """Return True if the last column of a matrix of exchanges is a centre."""
     return bool(matrix) and len(matrix[0]) == len(matrix) + 1
 
 
 @dataclass(frozen=True)
 class Gap:
-    """Speed of mixing: shares of the squared distance from consensus that are gone at least, in the mean."""
+    """Speed of mixing: the share of the squared distance from consensus that is gone at least, on average."""
 
     exchange: float  # after one exchange
     round: float  # after as many as there are learners
@@ -357,10 +357,10 @@ def effective_gap(matrix: Matrix) -> Gap | None:
 
     and since P'P = P, the expected squared distance from consensus after an exchange is x'Wx, at most the second
     eigenvalue of W times that before (Boyd et al. 2006, randomized gossip). The gap is 1 - lambda_2(W) for one
-    exchange, and 1 - lambda_2(W)^L for a round of L. Learners that took part in none are left out. Zero: some never
-    heard of others.
+    exchange, and 1 - lambda_2(W)^L for a round of L. Learners without any exchange are left out. Zero: some learners
+    never mix with others, even indirectly.
 
-    None without exchanges, and with a centre: exchanges with it are not averages.
+    None without exchanges, and with a centre, since exchanges with a centre are not averages.
     """
     if has_centre(matrix):
         return None
@@ -381,7 +381,7 @@ def effective_gap(matrix: Matrix) -> Gap | None:
 
 
 def gap_note(matrix: Matrix) -> str:
-    """Return number of exchanges, and their gap in words."""
+    """Return words on the number of exchanges and their spectral gap."""
     total = f"{sum(map(sum, matrix)):,} exchanges."
     if has_centre(matrix):
         return f"{total} With the centre they are not averages, so there is no spectral gap."
@@ -401,11 +401,11 @@ FORMULA = Markup(
     "these proportions, an exchange would take at least that share off the squared distance from consensus, in the "
     "mean, and a round of L exchanges 1 − λ₂(W)<sup>L</sup>."
 )
-"""Meaning of the gap."""
+"""Formula of the spectral gap, for readers of the page."""
 
 
 def exchange_map(matrix: Matrix, index: int, label: str) -> Markup:
-    """Return the matrix drawn; many learners in groups of neighbours."""
+    """Return a heat map of a matrix of exchanges, with many learners in groups of neighbours."""
     size = len(matrix)
     rows = groups(size, MOST_CELLS)
     centre = [(size, size + 1)] * has_centre(matrix)
@@ -415,6 +415,6 @@ def exchange_map(matrix: Matrix, index: int, label: str) -> Markup:
 
 
 def groups(size: int, most: int) -> list[tuple[int, int]]:
-    """Return 0..size in at most `most` runs of neighbours of equal length (the last may be shorter)."""
+    """Divide 0 to `size` into at most `most` ranges of equal length (the last may be shorter)."""
     length = -(-size // most)
     return [(first, min(first + length, size)) for first in range(0, size, length)]

@@ -43,7 +43,7 @@ _FRAMES = "frames"
 @final
 @dataclass(frozen=True)
 class Wording:
-    """Words of one objective, or of several at once."""
+    """The words by which reports name what objectives count and measure."""
 
     examples: str = _FRAMES  # the things that are counted, in the plural
     loss: str = "cross-entropy"  # the mean that a run is known by
@@ -52,22 +52,22 @@ class Wording:
 
     @property
     def of_frames(self) -> bool:
-        """True if frames are counted, and nothing else."""
+        """True if only frames are counted."""
         return self.examples == _FRAMES
 
     @property
     def loss_meaning(self) -> str:
-        """The loss, for readers who do not know the run."""
+        """Sentence on the meaning of the loss, for readers who do not know the run."""
         return f"frame {self.loss}" if self.of_frames else self.loss
 
     @property
     def right_meaning(self) -> str:
-        """The share, for readers who do not know the run."""
+        """Sentence on the meaning of the share of correct examples, for readers who do not know the run."""
         return "frames whose tied state was the likeliest" if self.of_frames else self.right
 
 
 def wording_of(record: RunStarted | Results) -> Wording:
-    """Return words of a record."""
+    """Return the wording in a record."""
     if record.examples == _FRAMES:
         return Wording(loss=record.measured, right=record.right)
     one = record.examples.removesuffix("s")
@@ -76,7 +76,7 @@ def wording_of(record: RunStarted | Results) -> Wording:
 
 
 def together(words: Iterable[Wording]) -> Wording:
-    """Return words for several runs: their own where they have the same, else words that fit all."""
+    """Return one wording for several runs: their own if all have the same, else words that fit all."""
     kinds = list(dict.fromkeys(words)) or [Wording()]
     if len(kinds) == 1:
         return kinds[0]
@@ -97,7 +97,7 @@ class State(Enum):
 
 @dataclass(frozen=True, kw_only=True)
 class Run:
-    """A run directory as read: settings, results and records."""
+    """A run as read from its directory: settings, results and records."""
 
     folder: Path
     name: str
@@ -138,13 +138,13 @@ class Run:
 
     @property
     def settings(self) -> Mapping[str, Any]:
-        """The recipe by dotted key (`training.learners`); empty where it is missing or no recipe."""
+        """The recipe by dotted key (`training.learners`); empty if the recipe is missing or damaged."""
         return _settings(self.recipe)
 
     @cached_property
     def wording(self) -> Wording:
-        """Words for the units it counts and measures; runs that did not name them were trained by cross-entropy or
-        CTC."""
+        """Words for the units that the run counts and measures; runs that did not record them were trained by
+        cross-entropy or CTC."""
         named = (self.settings.get("training.objective.name"), self.settings.get("training.objective"))
         if "ctc" in named and wording_of(self.results).of_frames:
             return wording_of(
@@ -159,13 +159,12 @@ class Run:
         return tuple(map(str, found)) if isinstance(found, list) else ()
 
     def clock(self, record: Record) -> float:
-        """Return the run's seconds at a record, evaluation included where they are real; virtual where it was
-        simulated."""
+        """Return the run's seconds at a record: real ones include evaluation, those of a simulation are virtual."""
         return (record.virtual_s or 0.0) if self.simulated else record.wall_s
 
     @property
     def simulated(self) -> bool:
-        """True if its seconds are virtual."""
+        """True if the run was simulated, so that its seconds are virtual."""
         return self.results.runtime == "sim"
 
     @property
@@ -186,7 +185,7 @@ class Run:
 
 
 def load_run(folder: Path) -> Run:
-    """Read one run directory.
+    """Read a run directory; return the run.
 
     Raises:
         UserError: not a run directory, written by a newer version, or a file in it is damaged; names the file.
@@ -206,10 +205,10 @@ def load_run(folder: Path) -> Run:
 
 
 def load_runs(folders: Sequence[Path]) -> list[Run]:
-    """Read several run directories, given names that tell them apart.
+    """Read several run directories; name each run by the shortest end of its path that differs from all others.
 
     Raises:
-        UserError: none given, or all that is wrong with any of them, a line each.
+        UserError: no folder is given, or some cannot be read; has a line for each.
     """
     if not folders:
         raise UserError("No run directory given: roundelay report EXP [EXP ...]")
@@ -254,7 +253,7 @@ def _assemble(folder: Path, results: Results, records: list[Record], *, ended: b
 
 
 def _so_far(folder: Path, start: RunStarted, records: list[Record]) -> Results:
-    """Return the content of `results.json` if the run ended here."""
+    """Return the results that the run would have if it ended now."""
     segments, staleness = of_kind(records, Segment), of_kind(records, Staleness)
     accepted = [e for e in of_kind(records, Evaluation) if e.accepted]
     trained = [r for r in records if isinstance(r, Segment | Evaluation)]
@@ -278,12 +277,12 @@ def _so_far(folder: Path, start: RunStarted, records: list[Record]) -> Results:
 
 
 def worded(runs: Iterable[Run]) -> Wording:
-    """Return words for the units these runs count and measure."""
+    """Return words for the units that several runs count and measure."""
     return together(run.wording for run in runs)
 
 
 def _state(records: list[Record], reason: str | None) -> tuple[State, str]:
-    """Return state of the training, and a sentence about it; `reason` is that of `results.json`, if written."""
+    """Return the state of a training, and a sentence on it; `reason` is from `results.json`, if that is written."""
     training = [r for r in records if not isinstance(r, Decoded)]
     last = training[-1] if training else None
     if isinstance(last, Interrupted):
@@ -298,7 +297,7 @@ def _state(records: list[Record], reason: str | None) -> tuple[State, str]:
 
 
 def _decoded(records: list[Record]) -> dict[str, WordErrors]:
-    """Return word errors by split, from events: for a run whose results.json has none (yet)."""
+    """Return the word errors by split in a run's records, for a run whose results.json has none (yet)."""
     found = {}
     for d in of_kind(records, Decoded):
         if d.epoch is not None:
@@ -341,7 +340,7 @@ def _by_epoch(records: Sequence[T], together: Callable[[Sequence[T]], T]) -> tup
 
 
 def _one_segment(parts: Sequence[Segment]) -> Segment:
-    """Return parts of an epoch as one segment: sums, and means weighted by frames."""
+    """Combine the parts of an epoch into one segment: sums, and means weighted by frames."""
     frames = [sum(part.learner_frames) for part in parts]
     seconds = sum(n / part.frames_per_second for n, part in zip(frames, parts, strict=True) if part.frames_per_second)
     return dataclasses.replace(
@@ -370,12 +369,12 @@ def _weighted(values: Sequence[float], weights: Sequence[int]) -> float:
 
 
 def added(lists: Sequence[Sequence[int]]) -> list[int]:
-    """Return element by element; shorter lists end in zeros."""
+    """Add lists element by element; shorter ones count as ending in zeros."""
     return [sum(column) for column in zip_longest(*lists, fillvalue=0)]
 
 
 def _distinct(folders: Sequence[Path]) -> list[str]:
-    """Return the shortest ends of the paths that differ: exp/a/1, exp/b/1 -> a/1, b/1."""
+    """Return for each path its shortest end that differs from all others: exp/a/1, exp/b/1 -> a/1, b/1."""
     parts = [folder.resolve().parts for folder in folders]
     names = [part[-1:] for part in parts]
     for depth in range(2, max(map(len, parts)) + 1):

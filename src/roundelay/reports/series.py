@@ -15,7 +15,7 @@ _RERUN = re.compile(rf'^[\s",]*"?({"|".join(_RERUN_KEYS)})"?\s*:')
 
 COLOURS = 8
 MOST_SETTINGS = 4
-"""Settings that a name tells; runs that differ in more are told apart by their own names."""
+"""Most settings in a name; series that differ in more are distinguished by the names of their runs."""
 
 _Z = 1.96  # two-sided 95 %
 
@@ -34,7 +34,7 @@ class Series:
 
 
 def series_of(runs: Sequence[Run]) -> list[Series]:
-    """Group runs, in the order given.
+    """Group runs into series, in the order given.
 
     Two runs with the same seed are no reruns of each other (one would count twice in a spread), so each then stands
     alone.
@@ -53,7 +53,8 @@ def series_of(runs: Sequence[Run]) -> list[Series]:
 
 
 def _told_apart(names: Sequence[str], groups: Sequence[Sequence[Run]]) -> list[str]:
-    """Return equal names followed by the settings in which their recipes differ, or else by the names of the runs."""
+    """Make equal names different: append the settings in which their runs' recipes differ, or else the names of the
+    runs."""
     found = list(names)
     for name in dict.fromkeys(names):
         places = [place for place, other in enumerate(names) if other == name]
@@ -80,7 +81,7 @@ def _indices(labels: Sequence[str]) -> list[int]:
 
 
 def shortened(names: Sequence[str]) -> list[str]:
-    """Return one below the other: a name that begins with a whole one above it, as a straggler's does, gives only its
+    """Shorten names that stand below each other: one that begins with the whole of a name above keeps only its
     addition."""
     found, above = [], "\n"
     for name in names:
@@ -93,8 +94,8 @@ def shortened(names: Sequence[str]) -> list[str]:
 
 
 def named(some: Sequence[Series], all_: Sequence[Series]) -> str:
-    """Return names of some series in a sentence; a strategy, if all of its series are among them, by its label
-    alone."""
+    """Return the names of some series for a sentence; a strategy all of whose series are among them appears as its
+    label alone."""
     chosen = {s.index for s in some}
     found: dict[str, None] = {}  # in order, each once
     for s in some:
@@ -107,15 +108,15 @@ def named(some: Sequence[Series], all_: Sequence[Series]) -> str:
 def interval(errors: float, words: int) -> tuple[float, float]:
     """Return the 95 % interval of an error rate in percent, from the count alone (score interval of a Poisson count).
 
-    It takes word errors as independent. They cluster in utterances, so the true interval is a little wider.
+    The interval takes word errors as independent. They cluster in utterances, so the true one is a little wider.
     """
     middle, half = errors + _Z**2 / 2, _Z * math.sqrt(errors + _Z**2 / 4)
     return 100 * max(0.0, middle - half) / words, 100 * (middle + half) / words
 
 
 def errors_interval(errors: WordErrors) -> tuple[float, float]:
-    """Return the 95 % interval of an error rate in percent: the recorded bootstrap over utterances, or else that of the
-    count."""
+    """Return the 95 % interval of an error rate in percent: by the recorded bootstrap over utterances, else by the
+    count alone."""
     if errors.interval is not None:
         low, high = errors.interval
         return low, high
@@ -123,12 +124,12 @@ def errors_interval(errors: WordErrors) -> tuple[float, float]:
 
 
 def wrong(errors: WordErrors) -> int:
-    """Return insertions, deletions and substitutions."""
+    """Return the sum of insertions, deletions and substitutions."""
     return errors.ins + errors.del_ + errors.sub
 
 
 def scored(series: Series, split: str) -> list[WordErrors]:
-    """Return the word errors of its runs on a split, where it was decoded and has any words."""
+    """Return the word errors on a split of those runs of a series that were decoded, if the split has any words."""
     return [errors for run in series.runs if (errors := words(run, split))]
 
 
@@ -141,8 +142,8 @@ def words(run: Run, split: str) -> WordErrors | None:
 def series_interval(scores: Sequence[WordErrors]) -> tuple[float, float]:
     """Return the interval of the mean error rate, as if it were one pass over the test set.
 
-    All seeds decode the same utterances, so their errors go together: more seeds do not make the set larger. Where
-    every seed has a bootstrap interval, the mean of the ends; else the interval of the mean count.
+    All seeds decode the same utterances, so their errors go together: more seeds do not make the set larger. If every
+    seed has a bootstrap interval, the result is the mean of their ends; else the interval of the mean count.
     """
     if bootstrapped(scores):
         ends = [errors_interval(errors) for errors in scores]
@@ -151,12 +152,12 @@ def series_interval(scores: Sequence[WordErrors]) -> tuple[float, float]:
 
 
 def bootstrapped(scores: Iterable[WordErrors]) -> bool:
-    """Return True if all of them have the interval of a bootstrap."""
+    """Return True if all `scores` have the interval of a bootstrap."""
     return all(errors.interval is not None for errors in scores)
 
 
 def finite(values: Iterable[float | None]) -> list[float]:
-    """Return the values that are numbers."""
+    """Return the values that are finite numbers."""
     return [value for value in values if value is not None and math.isfinite(value)]
 
 
@@ -172,15 +173,15 @@ def _name(run: Run, *, mixed: bool) -> str:
 
 
 def configuration_name(label: str, learners: int, stragglers: Sequence[str] = ()) -> str:
-    """Return `adpsgd random-ring, 4 learners, straggler 1:3x`."""
+    """Return the name of a configuration: `adpsgd random-ring, 4 learners, straggler 1:3x`."""
     return ", ".join(part for part in (label, learners_text(learners), straggler_text(stragglers)) if part)
 
 
 def learners_text(number: int) -> str:
-    """Return `1 learner`, `4 learners`."""
+    """Return a number of learners in words: `1 learner`, `4 learners`."""
     return "1 learner" if number == 1 else f"{number} learners"
 
 
 def straggler_text(stragglers: Sequence[str]) -> str:
-    """Return `straggler 1:3x`; empty without any."""
+    """Return stragglers in words, `straggler 1:3x`; "" without any."""
     return f"straggler{'s' * (len(stragglers) > 1)} {' '.join(stragglers)}" if stragglers else ""

@@ -1,4 +1,4 @@
-"""A run that goes on: its present state, by its directory. Needs neither torch nor the run's own machine."""
+"""The present state of a run that goes on, from its directory. Needs neither torch nor the run's own machine."""
 
 import dataclasses
 from collections import Counter
@@ -29,7 +29,7 @@ from roundelay.reports.runs import Wording, together, wording_of
 
 R = TypeVar("R", bound=Record)
 SILENT_SECONDS = 60.0
-"""After so long without a word from another host, a run is not taken for a living one."""
+"""Seconds without a word from another host after which a run does not count as alive."""
 
 
 class Life(Enum):
@@ -66,13 +66,13 @@ class Status:
 
     @property
     def wording(self) -> Wording:
-        """Words for the units it counts and measures."""
+        """Words for the units that the run counts and measures."""
         if self.live is not None and self.live.label:
             return Wording(examples="steps")
         return Wording() if self.start is None else wording_of(self.start)
 
     def to_json(self) -> dict[str, Any]:
-        """Return the content for machines."""
+        """Return the state as a mapping, for machines."""
         records = ("start", "segment", "evaluation", "checkpoint")
         told: dict[str, Record | None] = {name: getattr(self, name) for name in records}
         return {
@@ -88,10 +88,10 @@ class Status:
 
 
 def read_status(folder: Path, now: float) -> Status:
-    """Read a run directory at `now`, seconds since 1970.
+    """Return the state of a run, from its directory, at `now`, seconds since 1970.
 
     Raises:
-        UserError: it is none, or damaged; names the file.
+        UserError: `folder` is no run directory, or is damaged; names the file.
     """
     events = folder / EVENTS
     if not folder.is_dir():
@@ -122,7 +122,7 @@ def read_status(folder: Path, now: float) -> Status:
 
 
 def runs_below(folder: Path) -> list[Path]:
-    """Run directories in a folder that is none itself, as `roundelay compare` leaves them, by name."""
+    """Return the run directories in a folder that is not one itself, as `roundelay compare` leaves them, by name."""
 
     def is_run(path: Path) -> bool:
         return (path / EVENTS).exists() or (path / Live.FILE).exists()
@@ -149,7 +149,8 @@ def _life(folder: Path, live: Live | None, age: float | None) -> Life:
 
 
 def _lost(records: list[Record], live: Live | None) -> tuple[LostSeen, ...]:
-    """Return learners whose places are empty: of earlier segments by the records, of this one by `live.json`."""
+    """Return the learners that were lost and not replaced: in earlier segments by the records, in this one by
+    `live.json`."""
     empty: dict[int, LostSeen] = {}
     for record in records:
         if isinstance(record, RunStarted):
@@ -172,7 +173,7 @@ def _lost(records: list[Record], live: Live | None) -> tuple[LostSeen, ...]:
 
 
 def headline(status: Status) -> list[str]:
-    """Return the main facts for a person, a line each."""
+    """Return the main facts of a run for people, a line each."""
     lines = [f"{status.folder}: {_sentence(status)}"]
     start, live, segment, found = status.start, status.live, status.segment, status.evaluation
     words = status.wording
@@ -245,7 +246,7 @@ def grid_headline(folder: Path, found: Sequence[Status]) -> str:
 
 
 def grid_rows(found: Sequence[Status]) -> tuple[list[str], list[tuple[str, ...]]]:
-    """Return columns and a row for each run: its state, epochs that ended, and the result of the last evaluation."""
+    """Return columns and a row for each run: its state, the epochs completed, and the result of the last evaluation."""
     rows: list[tuple[str, ...]] = []
     for one in found:
         e, epochs = one.evaluation, MISSING if one.segment is None else f"{one.segment.epoch + 1}"
@@ -273,7 +274,7 @@ def learner_rows(status: Status) -> tuple[list[str], list[tuple[str, ...]]]:
 
 
 def host_rows(status: Status) -> tuple[list[str], list[tuple[str, ...]]]:
-    """Return columns and a row for each host, where there are several."""
+    """Return columns and a row for each host, if there are several."""
     hosts: list[HostSeen] = status.live.hosts if status.live is not None else []
     columns = ["host", "learners", "state", "last heard", "MB sent to it", "MB received"]
     shown = any(host.rows for host in hosts)

@@ -51,7 +51,7 @@ def _staleness(run: Run) -> str:
 
 
 def _columns(words: Wording) -> list[Column[Run]]:
-    """Return the columns of runs that count and measure so."""
+    """Return the columns of the table of runs, in these words for what runs count and measure."""
     what, loss = words.examples, f"{words.loss_meaning} on held-out speech, {words.unit}"
     ages = "age of gradients when applied, mean / largest, in versions of the own row or the centre"
     return [
@@ -72,8 +72,8 @@ def _columns(words: Wording) -> list[Column[Run]]:
 
 
 def columns(runs: Sequence[Run]) -> list[Column[Run]]:
-    """Return the columns for these runs, without values that all share; subsets of the test split beside it where it
-    has any."""
+    """Return the columns of the table for `runs`, without those in which all agree; subsets of the test split stand
+    beside it."""
     usual = _columns(worded(runs))
     splits = [errors for run in runs if (errors := run.results.wer.get("test"))]
     parts = [
@@ -95,8 +95,8 @@ def summary_table(runs: Sequence[Run]) -> list[list[str]]:
 
 
 def means(comparison: Comparison, *, seeds: bool = False) -> list[Column[Series]]:
-    """Return the columns of the table over seeds, without those that nothing is known for; seeds where they differ, or
-    if `seeds`."""
+    """Return the columns of the table over seeds, without empty ones; that of seeds only if their number differs, or if
+    `seeds`."""
     target = "" if comparison.target is None else f"{comparison.target:.4g}"
     words = worded(run for run, _ in comparison.figures)
     clock = "virtual s" if all(run.simulated for run, _ in comparison.figures) else "seconds"
@@ -144,8 +144,8 @@ def means(comparison: Comparison, *, seeds: bool = False) -> list[Column[Series]
 
 
 def means_table(comparison: Comparison, *, always: bool = False) -> list[list[str]]:
-    """Return titles, then a row per series: mean ± standard deviation over seeds. Empty, unless `always`, without a
-    second run to compare with."""
+    """Return titles, then a row per series: mean ± standard deviation over seeds. Without `always`, empty if no series
+    has two runs."""
     if not always and len(comparison.series) < 2 and all(len(s.runs) == 1 for s in comparison.series):
         return []
     columns = means(comparison, seeds=always)
@@ -155,8 +155,8 @@ def means_table(comparison: Comparison, *, always: bool = False) -> list[list[st
 
 
 def text_table(runs: Sequence[Run], width: int = 100, target: float | None = None) -> str:
-    """Return the table for a terminal of `width` characters, and means over seeds if there are any; no newline at the
-    end.
+    """Return the table of runs for a terminal of `width` characters, and means over seeds if there are any; no newline
+    at the end.
 
     A few runs stand side by side, which is how two runs are compared; more stand below each other, their columns in as
     many blocks as the width asks for.
@@ -176,13 +176,13 @@ def text_table(runs: Sequence[Run], width: int = 100, target: float | None = Non
 
 
 def as_text(blocks: Sequence[Sequence[str]]) -> str:
-    """Return blocks of lines, an empty line between them."""
+    """Join blocks of lines, with an empty line between blocks."""
     return "\n\n".join("\n".join(block) for block in blocks)
 
 
 def packed(rows: Sequence[Sequence[str]], numbers: Sequence[bool], width: int) -> list[list[str]]:
-    """Return columns in blocks of at most `width` characters (a lone one may be wider), the first column repeated in
-    each."""
+    """Divide a table into blocks of columns, each at most `width` characters wide (a lone column may be wider), with
+    the first column repeated."""
     widths = [max(len(row[place]) for row in rows) for place in range(len(rows[0]))]
     blocks: list[list[int]] = []
     room = 0

@@ -19,9 +19,9 @@ from roundelay.reports.series import Series
 
 MOST_SERIES, MOST_LANES = 6, 8
 WORTH_SAYING = 0.01
-"""Share of the time that a learner waits."""
+"""Share of time waiting from which a learner's waits are mentioned."""
 GRADIENTS = 8
-"""Gradients of the slowest learner that are shown."""
+"""Number of gradients of the slowest learner that a timeline shows."""
 WHOLE_WIDTH, HALF_WIDTH = 1120.0, 330.0
 LANE, GAP, NAME = 21.0, 5.0, 22.0  # pixels: from a lane to the next, more after the last, and of the name above
 KIND_WORDS = {
@@ -34,7 +34,7 @@ KIND_WORDS = {
 
 
 def timeline(series: Sequence[Series]) -> Markup | None:
-    """Return lanes of one run of each series on one time scale; None if no learners of any run meet."""
+    """Return the timelines of one run of each series on one time scale; None if no run has learners that meet."""
     shown = [(s, one) for s in series if (one := _last(s.runs[0])) is not None][:MOST_SERIES]
     ends = [lane[-1][2] for _, one in shown for lane in one.lanes if lane]
     if not ends:
@@ -78,7 +78,8 @@ def write_trace(runs: Sequence[Run], out: Path) -> Path:
 
 
 def _last(run: Run) -> Timeline | None:
-    """Return the last timeline of several learners; one of a learner that has replaced another has its lane alone."""
+    """Return the last timeline of a run with several lanes; that of a learner that replaced another has only
+    its own."""
     return next((one for one in reversed(run.timelines) if sum(map(bool, one.lanes)) > 1), None)
 
 
@@ -91,7 +92,7 @@ def _of(one: Timeline, kind: str, end: float) -> bool:
 
 
 def _waits(name: str, one: Timeline, end: float) -> str:
-    """Say which share of the time up to `end` the learner waits that waits most."""
+    """Return a sentence on the learner that waits most: the share of the time up to `end`."""
     most, who = 0.0, 0
     for rank, lane in enumerate(one.lanes):
         waits = [span for span in lane if one.kinds[int(span[0])] in ("mean", "minibatch")]

@@ -36,7 +36,7 @@ class ScoredUtterance:
 
     @property
     def wrong(self) -> list[WordPair]:
-        """Pairs that are errors."""
+        """Pairs of words that are errors."""
         return [pair for place, pair in enumerate(self.pairs) if pair[0] != pair[1] and place not in self.forgiven]
 
     @property
@@ -55,13 +55,13 @@ class Rate:
 
     @property
     def wer(self) -> float:
-        """In percent; not a number without words."""
+        """Word error rate in percent; NaN without words."""
         return 100 * self.errors / self.words if self.words else math.nan
 
 
 @dataclass(frozen=True)
 class Difference:
-    """One series against another on the same utterances; below 0 the first has fewer errors."""
+    """One series compared with another on the same utterances; below 0, the first has fewer errors."""
 
     wer: float  # percent absolute
     interval: tuple[float, float]  # 95 %
@@ -69,7 +69,7 @@ class Difference:
 
 
 def utterances_of(folder: Path, split: str) -> tuple[ScoredUtterance, ...]:
-    """Return the utterances of a decoded split of a run; empty where an older version decoded it, or nothing did.
+    """Return the utterances of a decoded split of a run; empty if an older version decoded it, or it was not decoded.
 
     Raises:
         UserError: the file is damaged.
@@ -106,7 +106,7 @@ def _utterance(fields: Any) -> ScoredUtterance:
 
 
 def phones_of(folder: Path, split: str) -> Counter[WordPair]:
-    """Return the confused phones of a decoded split; empty where decoding did not say.
+    """Return counts of the confused phones of a decoded split; empty if decoding did not note them.
 
     Raises:
         UserError: the file is damaged.
@@ -126,7 +126,7 @@ def phones_of(folder: Path, split: str) -> Counter[WordPair]:
 
 
 def recognised(series: Series, split: str) -> list[tuple[ScoredUtterance, ...]]:
-    """Return utterances of each run of a series; empty if any run has none."""
+    """Return the utterances of each run of a series; empty if any run has none."""
     found = [utterances_of(run.folder, split) for run in series.runs]
     return found if all(found) else []
 
@@ -145,7 +145,7 @@ def errors_by_utterance(runs: Sequence[Sequence[ScoredUtterance]]) -> dict[str, 
 
 
 def rate(counts: Iterable[tuple[float, int]]) -> Rate:
-    """Return the rate of utterances' errors and words."""
+    """Return the word error rate of utterances, from (errors, reference words) of each."""
     some = list(counts)
     errors, words = sum(e for e, _ in some), sum(w for _, w in some)
     if len(some) < 2 or not words:
@@ -155,7 +155,8 @@ def rate(counts: Iterable[tuple[float, int]]) -> Rate:
 
 
 def difference(a: Mapping[str, tuple[float, int]], b: Mapping[str, tuple[float, int]]) -> Difference | None:
-    """Return a against B; None unless both have the same utterances, two at least."""
+    """Compare the errors of `a` and `b`, by utterance; return None unless both have the same utterances, at
+    least two."""
     if a.keys() != b.keys() or len(a) < 2 or not (words := sum(w for _, w in a.values())):
         return None
     rows = [(a[name][0], b[name][0], float(a[name][1])) for name in sorted(a)]
@@ -181,7 +182,7 @@ def _draws(rows: Sequence[tuple[float, float, float]]) -> tuple[float, float]:
 
 
 def holm(values: Sequence[float]) -> list[float]:
-    """Return p-values corrected for their number: the chance of one false alarm among all is then the p of each."""
+    """Return p-values corrected for their number: the chance of any false alarm is then the p of each."""
     order = sorted(range(len(values)), key=lambda place: values[place])
     found, least = [1.0] * len(values), 0.0
     for rank, place in enumerate(order):
@@ -191,14 +192,15 @@ def holm(values: Sequence[float]) -> list[float]:
 
 
 def confused(runs: Iterable[Sequence[ScoredUtterance]]) -> Counter[WordPair]:
-    """Return wrong pairs and how often each is there."""
+    """Count how often each wrong pair of words occurs."""
     return Counter(pair for run in runs for u in run for pair in u.wrong)
 
 
 def grouped(
     runs: Sequence[Sequence[ScoredUtterance]], of: Callable[[ScoredUtterance], str | None]
 ) -> dict[str, list[tuple[float, int]]]:
-    """Return errors and words of the utterances of each group; those without one are left out."""
+    """Return (errors, words) of the utterances of each group, as `of` names it; utterances without a group are left
+    out."""
     counts = errors_by_utterance(runs)
     found: dict[str, list[tuple[float, int]]] = {}
     for u in runs[0] if runs else ():

@@ -26,7 +26,7 @@ LATER: Final = Later.LATER
 
 
 class Counting(Protocol):
-    """The learner's own state, as far as the engine changes it."""
+    """The counts of a learner that the engine changes."""
 
     def drawn(self, batch: Minibatch) -> None:
         """Note that `batch` is the minibatch that was drawn last."""
@@ -45,8 +45,8 @@ class Backend(ABC):
         """Return the next minibatch of the segment, None at its end."""
 
     def announce(self, effect: GradMean) -> OnReady | None:
-        """Take part in a mean with a gradient that is still to be computed, where that can be: the reply is called with
-        the element from which it is complete, and with 0 in the end. None: it is published when it is there."""
+        """Announce a gradient that is still to be computed to its mean. Return a function to call with the element from
+        which the gradient is complete, at the end 0; or None: the gradient is published when complete."""
         return None
 
     @abstractmethod
@@ -59,15 +59,15 @@ class Backend(ABC):
 
     @abstractmethod
     def publish(self, effect: Mean | Mix) -> Any:
-        """Take part in a mean with the vector as it is now. `collect` is given the reply."""
+        """Publish the vector of an effect, as it is now, to its mean; `collect` takes the value returned."""
 
     @abstractmethod
     def publish_gradient(self, effect: GradMean, gradient: Gradient, on_ready: OnReady | None) -> Any:
-        """Take part with the learner's own gradient, which is there, and was announced if `on_ready` is not None."""
+        """Publish the learner's own gradient, now complete, to its mean; `on_ready` is what `announce` returned."""
 
     @abstractmethod
     def collect(self, effect: Mean | Mix | GradMean, published: Any) -> Tensor | Later:
-        """Return the mean (P,), once all it needs have published."""
+        """Return the mean (P,), once all learners it needs have published."""
 
     @abstractmethod
     def admits(self, effect: Gather) -> bool | Later:
@@ -75,11 +75,12 @@ class Backend(ABC):
 
     @abstractmethod
     def closes(self, effect: Gather) -> bool | Later:
-        """Wait, having given, until the gathering closes, unless it is late. True: this learner is to close it."""
+        """Wait after a contribution until the gathering closes; a late learner does not wait. Return True if this
+        learner is to close the gathering."""
 
     @abstractmethod
     def closed(self, effect: Gather) -> Later | None:
-        """Close the gathering, whose exchange is done; learners that wait in it go on."""
+        """Close the gathering after this learner's exchange for it; learners that wait in it go on."""
 
     @abstractmethod
     def lives(self, peer: int) -> bool:
@@ -87,13 +88,13 @@ class Backend(ABC):
 
     @abstractmethod
     def reach(self, effect: Reach) -> int | Later | None:
-        """Do an effect to a row of this runtime, by its rule in `rows.py`; return the version of the peer's row, or
-        None: one of the rows is taken. The exchanges of a gathering are asked for where `admits` and `closes` have
-        answered, and are done at once."""
+        """Do an effect on rows of this runtime, by its rule in `rows.py`; return the version of the peer's row, or None
+        if one of the rows is busy elsewhere. Exchanges of a gathering come after `admits` and `closes`, and are done at
+        once."""
 
     def starts(self, effect: Reach, handle: Handle[int | None]) -> bool:
-        """Return True if an effect that was begun goes on by itself; when it is over, the engine is told to `finish`
-        it."""
+        """Start an effect if this backend performs it by itself, and return True; at its end it calls
+        `handle.finish`."""
         return False
 
     def deferrable(self, peer: int) -> Row | None:
@@ -101,7 +102,7 @@ class Backend(ABC):
         return None
 
     def ended(self) -> None:  # noqa: B027 most know it, for `Engine.begin` comes back
-        """Note that the coroutine has come to its end."""
+        """Note that the learner's coroutine has ended."""
 
 
 class ClockedBackend(Backend):
@@ -119,16 +120,16 @@ class ClockedBackend(Backend):
 
 
 class RemoteRows(Protocol):
-    """Effects on rows of other hosts: one request at a time, which goes on while the learner computes."""
+    """Performs effects on rows of other hosts: one request at a time, which goes on while the learner computes."""
 
     def takes(self, row: int) -> bool:
-        """Return True for rows of other hosts."""
+        """Return True if `row` is on another host."""
 
     def moved(self, row: int) -> bool:
-        """Return True for the centre, if another host has it than when the last request was made, or none has."""
+        """Return True if `row` is the centre and its host has changed, or is gone, since the last request."""
 
     def ask(self, effect: Reach | Gather) -> None:
-        """Make a request."""
+        """Ask another host to perform an effect."""
 
     @property
     def through(self) -> bool:
@@ -140,7 +141,7 @@ class RemoteRows(Protocol):
 
 
 class NoRemoteRows:
-    """Remote rows of a runtime on one host: none."""
+    """The remote rows of a runtime on one host, where there are none."""
 
     through = True
 

@@ -36,12 +36,12 @@ STALENESS_BINS = 64
 
 
 def of_centre(name: str) -> bool:
-    """Return True if the vector of this name in a `ClusterState` is the centre, or kept beside it."""
+    """Return True if `name`, of a vector in a `ClusterState`, is that of the centre or of a vector kept beside it."""
     return name.partition(" ")[0] == "centre"
 
 
 def wall_clock() -> float:
-    """Return seconds on a clock that never goes back. The only clock the rest of the house reads."""
+    """Return seconds on a clock that never goes back. All other code reads this clock and no other."""
     return time.monotonic()
 
 
@@ -89,9 +89,9 @@ class Cluster:
     seed: int = 0
     stragglers: tuple[Straggler, ...] = ()
     shared_minibatch: bool = True
-    """A round's minibatch is shared by all learners; else each has one of its own."""
+    """True if all learners share a round's minibatch; else each has one of its own."""
     rate: LearnersRate = "as-is"
-    """Factor on the learning rate where there are several learners."""
+    """Factor on the learning rate of several learners."""
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "rate", settled(self.rate, self.strategy, self.shared_minibatch))
@@ -99,7 +99,7 @@ class Cluster:
 
     @property
     def minibatches_a_round(self) -> int:
-        """One learner's minibatches that a round of all learners stands for."""
+        """Minibatches of one learner's size in a round of all learners."""
         return 1 if self.shared_minibatch else self.learners
 
     @property
@@ -113,7 +113,7 @@ class Cluster:
         return noise_memory(self.rate, self.strategy.largest_factor(several, self.shared_minibatch))
 
     def rate_factor(self, memory: Mapping[str, Tensor], scalars: NDArray[np.float64]) -> RateFactor | None:
-        """Return the factor on the learning rate of the learner that has this memory and these scalars; None: 1."""
+        """Return the factor on the learning rate of a learner, estimated in its memory and scalars; None: always 1."""
         begin, number = len(self.optimizer.scalars), len(self._noise[1])
         return rate_factor(self.rate, self.strategy, self.shared_minibatch, memory, scalars[begin : begin + number])
 
@@ -125,16 +125,17 @@ class Cluster:
 
     @property
     def centre(self) -> bool:
-        """Is there a centre row besides the learners' rows?"""
+        """True if the strategy has a centre row besides the learners' rows."""
         return self.strategy.traits.model == "centre"
 
     @property
     def centre_vectors(self) -> dict[str, str]:
-        """Names in a `ClusterState` of the vectors kept beside the centre, by their own."""
+        """Names in a `ClusterState` of the vectors kept beside the centre, by their names in the strategy."""
         return {name: f"centre {name}" for name in self.strategy.centre_memory}
 
     def stop_round(self, reached: int) -> int:
-        """Return the round an interrupted segment ends before, when the furthest learner has begun `reached` rounds."""
+        """Return the round before which an interrupted segment ends, if the furthest learner has begun `reached`
+        rounds."""
         return -(-reached // self.strategy.block) * self.strategy.block
 
     def straggler(self, rank: int) -> Straggler:
@@ -154,7 +155,7 @@ class SegmentPlan:
     warmup: Warmup | None = None
 
     def to_json(self) -> dict[str, Any]:
-        """Return the part of it that a learner in another process is told, now or in a replay."""
+        """Return the part of the plan that a learner in another process gets, as JSON."""
         return {
             "epoch": self.epoch.to_json(),
             "learning_rate": self.learning_rate,
@@ -164,8 +165,7 @@ class SegmentPlan:
 
     @classmethod
     def from_json(cls, value: Mapping[str, Any]) -> "SegmentPlan":
-        """Return the plan of this JSON: the inverse of `to_json`, but for the last round, which a learner is told by
-        the arena."""
+        """Return the plan in a mapping from `to_json`, without the last round, which a learner reads in the arena."""
         warmup = value["warmup"] and Warmup(**value["warmup"])
         return cls(EpochPlan.from_json(value["epoch"]), value["learning_rate"], value["first"], warmup=warmup)
 
@@ -186,8 +186,8 @@ class SegmentPlan:
         learner has its own; else those of a host have, where hosts draw from their own shards; else all have one.
 
         Args:
-            frames: counted in this segment, by rank.
-            end: minibatch that it stopped before.
+            frames: examples counted in this segment, by rank.
+            end: minibatch before which the segment stopped.
         """
         plan, rounds = self.epoch, (self.first_round, max(self.first_round, -(-end // self.epoch.learners)))
         found = [0] * plan.learners
@@ -201,7 +201,7 @@ class SegmentPlan:
         return tuple(found)
 
     def rate(self, round_: int) -> float:
-        """Return the learning rate of a round of the epoch. Every runtime takes it from here, so that all agree bit for
+        """Return the learning rate of a round of the epoch. All runtimes call this function, so that they agree bit for
         bit."""
         return self.learning_rate if self.warmup is None else self.learning_rate * self.warmup.factor(round_)
 
@@ -289,7 +289,7 @@ class Counts:
         return cls(**numbers)
 
     def copy(self) -> "Counts":
-        """Return a copy that later counting does not change."""
+        """Return a copy of the counts, which later counting does not change."""
         return Counts(
             **{
                 # a table of zeros takes no memory before it is written, and that of exchanges has L^2 of them
@@ -299,7 +299,7 @@ class Counts:
         )
 
     def clear(self) -> None:
-        """Start counting again."""
+        """Set all counts to zero."""
         for array in vars(self).values():
             if array.any():
                 array[...] = 0
@@ -312,7 +312,7 @@ class Counts:
 
 @dataclass(frozen=True)
 class Outcome:
-    """The outcome of a segment."""
+    """The outcome of a segment: what was counted, and which learners and hosts were lost or joined."""
 
     counts: Counts
     next: int  # first minibatch not trained; a multiple of L
@@ -334,7 +334,7 @@ class Outcome:
 
 class LearnerDied(Exception):
     """A learner died and the run cannot go on without it; the state of this segment is lost, earlier ones are not.
-    `frames` were trained in it. Where `last`, no other is left."""
+    `frames` were trained in the segment. With `last` no other learner is left."""
 
     def __init__(self, rank: int, reason: str, frames: int = 0, last: bool = False) -> None:
         super().__init__(f"learner {rank} died: {reason}")
@@ -342,8 +342,8 @@ class LearnerDied(Exception):
 
 
 def ended_by_death(strategy: Strategy) -> tuple[str, str]:
-    """Return the reason why a death ends a run whose learners could go on from memory under another
-    `training.on_death`, and a sentence that says so; empty where the strategy has none."""
+    """Return the reason, and a sentence on it, why a death ends a run even if `training.on_death` lets learners go on
+    from memory; "" if the strategy allows that."""
     if not strategy.traits.synchronous:
         return "--on-death stop ends the run", "With --on-death go-on, or replace, the others train on."
     why = f"{strategy.label} cannot go on without it"
@@ -366,7 +366,7 @@ class ClusterState:
 
 @dataclass(frozen=True)
 class Glance:
-    """Progress of a segment; shown in the progress bar, and by `roundelay status`."""
+    """Progress of a segment, for the progress bar and `roundelay status`."""
 
     frames: int
     loss: float
@@ -384,7 +384,7 @@ class Glance:
 
     @classmethod
     def of(cls, counts: Counts, learners_alive: int, **known: Any) -> "Glance":
-        """Return the progress that `counts` tell of."""
+        """Return the progress that `counts` show."""
         statistics, steps = counts.statistics, int(counts.steps.sum())
         return cls(
             statistics.frames,
@@ -399,11 +399,11 @@ class Glance:
 
 
 Watch = Callable[[Glance], bool]
-"""Called a few times a second; answers True to stop the segment at the next round."""
+"""Function called a few times a second, which returns True to stop the segment at the next round."""
 
 
 def keep_going(_: Glance) -> bool:
-    """Return True: nothing is watched."""
+    """Return False: never stop the segment."""
     return False
 
 
@@ -414,11 +414,10 @@ class Runtime(ABC):
     cluster: Cluster
     parameters: int = field(init=False)
     stopped_by: str = field(default="", init=False)
-    """The name of the signal that stops the run: heard by another host, or told by the host that leads the run."""
+    """Name of the signal that stops the run, if another host got it; "" if none did."""
 
     def divided(self, plan: EpochPlan) -> EpochPlan:
-        """Return the plan as it is trained here: with a share for each host, where hosts have only some of the
-        examples."""
+        """Return the plan with a share for each host, if hosts have only some of the examples; else unchanged."""
         return plan
 
     @abstractmethod
@@ -427,7 +426,7 @@ class Runtime(ABC):
 
     @abstractmethod
     def state(self) -> ClusterState:
-        """Return a copy of everything that must survive."""
+        """Return a copy of the state of all learners, everything that a checkpoint needs."""
 
     @abstractmethod
     def load(self, state: ClusterState) -> None:
@@ -439,16 +438,16 @@ class Runtime(ABC):
 
     @abstractmethod
     def shares(self) -> list[float] | None:
-        """Return shares of these rows in the model to evaluate, by their masses, as of the last `rows`; None: the
+        """Return the shares of the rows, as of the last `rows`, in the model to evaluate, by their masses; None: the
         strategy does not weigh rows."""
 
     @abstractmethod
     def centre(self) -> Tensor:
-        """Return the centre row as it is, (P,), where the strategy has one."""
+        """Return the centre row, (P,), if the strategy has one; not a copy."""
 
     @property
     def remark(self) -> str:
-        """Sentence for the beginning of a run; empty: there is nothing to say."""
+        """Sentence for the user at the beginning of a run; "" if there is none."""
         return ""
 
     @abstractmethod
@@ -464,7 +463,7 @@ class Runtime(ABC):
         return rows.mean(0) if shares is None else weighted_mean(list(rows), shares)
 
     def consensus_distance(self) -> float:
-        """Return root mean square, over learners and parameters, of (row - mean of rows)."""
+        """Return the root mean square, over learners and parameters, of (row - mean of rows)."""
         rows = self.rows()
         if len(rows) == 1 or not rows.numel():
             return 0.0
@@ -483,7 +482,7 @@ class Runtime(ABC):
 
 
 def staleness_summary(counts: Counts) -> tuple[list[int], int, float]:
-    """Return (histogram without empty tail, largest, mean) over all learners."""
+    """Return (histogram without empty tail, largest, mean) of the staleness over all learners."""
     total = counts.staleness.sum(0)
     used = int(np.flatnonzero(total)[-1]) + 1 if total.any() else 0
     return (

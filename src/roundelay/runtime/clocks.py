@@ -4,15 +4,15 @@ import time
 
 
 def unix_clock() -> float:
-    """Return seconds since 1970, for people and other hosts: it may be set back."""
+    """Return seconds since 1970, for people and other hosts, by a clock that may be set back."""
     return time.time()
 
 
 def steady_clock() -> float:
-    """Return seconds since some moment: never set back."""
+    """Return seconds since some moment, by a clock that is never set back."""
     return time.monotonic()
 
 
 def pause(seconds: float) -> None:
-    """Do nothing for a while."""
+    """Sleep for so many seconds."""
     time.sleep(seconds)

@@ -23,8 +23,8 @@ def arrived(
     0 nothing is sent, and nothing is remembered.
 
     Args:
-        memory: the learner's, by name; the codec's is changed.
-        fragment: of a vector (P,) that `vector` (n,) is; the same part of the codec's memory is changed.
+        memory: the learner's vectors by name; the codec's is changed.
+        fragment: the part of a vector (P,) that `vector` (n,) is; the same part of the codec's memory is changed.
     """
     if codec.exact or not weight or not vector.numel():
         return vector
@@ -35,7 +35,8 @@ def arrived(
 
 
 def memory_of(codec: Codec, memory: Mapping[str, Tensor]) -> Tensor | None:
-    """Return the vector (P,) for the part the codec leaves out, if it has one. The centre has no memory.
+    """Return the vector (P,) in `memory` for the part that the codec leaves out; None if the codec has none, or for the
+    centre.
 
     Raises:
         ValueError: the strategy has declared vectors, but none of this name.

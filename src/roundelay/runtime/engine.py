@@ -47,18 +47,18 @@ from roundelay.runtime.rows import Deferred, DeferredExchange
 from roundelay.runtime.trace import NO_TRACE, Kind, Trace
 
 MEANS = (Mean, Mix, GradMean, Gather)
-"""Effects in which a learner meets others."""
+"""Effects in which a learner meets others, counted as means."""
 
 NOTHING = -1
-"""Number of the minibatch that a recorded Draw at the end of a segment has."""
+"""Number recorded for a Draw that returned no minibatch, at the end of a segment."""
 
 
 class Engine:
     """Runs one learner's coroutine, segment after segment.
 
     Args:
-        deferred: the place from which the learner's steps take the exchange that was begun; None: they take none.
-        trace: takes a note of draws, gradients, gatherings and dead peers; rows note their own changes.
+        deferred: the place from which the learner's steps take an exchange that was begun; None: steps do none.
+        trace: records draws, gradients, gatherings and dead peers; rows record their own changes.
     """
 
     __slots__ = (
@@ -114,7 +114,7 @@ class Engine:
         self._run(None)
 
     def go_on(self) -> None:
-        """Ask for the rest of the pending effect, and go on as `begin` does. Nothing happens after `close`."""
+        """Ask for the rest of the pending effect, and go on as `begin` does; after `close`, do nothing."""
         effect = self.pending
         if effect is None:
             return
@@ -125,8 +125,8 @@ class Engine:
             self._run(reply)
 
     def finish(self, handle: Handle[Any]) -> None:
-        """Finish an effect that the backend has started and that is over now, and go on if the coroutine waits for it.
-        Nothing happens after `close`."""
+        """Finish an effect that the backend has started and completed, and go on if the coroutine waits for it; after
+        `close`, do nothing."""
         if self._role is None:
             return
         self.again = True
@@ -138,7 +138,7 @@ class Engine:
             self._run(handle.reply)
 
     def close(self) -> None:
-        """End the coroutine where it is."""
+        """End the coroutine wherever it is."""
         role, self._role, self.pending, self._so_far = self._role, None, None, None
         self._queued = None
         if self._deferred is not None:
@@ -147,7 +147,7 @@ class Engine:
             role.close()
 
     def _run(self, reply: Any) -> None:
-        """Go on with `reply` until an effect is answered LATER."""
+        """Run the coroutine on with `reply` until an effect is answered LATER."""
         role = self._role
         assert role is not None
         send, self.again = role.send, False
@@ -172,17 +172,17 @@ class Engine:
         self._backend.ended()
 
     def _settle(self, trained: Statistics) -> None:
-        """Settle, when the coroutine has gone on past its last gradient."""
+        """Count the last minibatch as trained, once the coroutine has gone on past its gradient."""
         self._trained = None
         self._backend.settle(trained)
 
     # Effects ----------------------------------------------------------------------------------------------------------
 
     def perform(self, effect: Effect[Any]) -> Any:
-        """Return the reply to an effect.
+        """Perform an effect; return its reply, or LATER.
 
         Raises:
-            TypeError: there is no rule for it.
+            TypeError: there is no rule for such an effect.
         """
         return _rule_of(effect)(self, effect)
 
@@ -235,7 +235,7 @@ class Engine:
         return mean
 
     def _reach(self, effect: Reach) -> int | Later | None:
-        """Reach the row of another learner, or the centre, and wait for it."""
+        """Perform an effect on the row of another learner, or on the centre, and wait for its end."""
         backend, peer = self._backend, effect.peer
         if self._remote is not None and self._remote.takes(peer):
             handle: Handle[int | None] = Handle()
@@ -269,7 +269,7 @@ class Engine:
         raise AssertionError("a gathering has a reply")
 
     def _gather_here(self, gather: Gather) -> Generator[bool | Later, None, None]:
-        """Yield the replies of a gathering here: LATER, as often as there is to wait, and then the last."""
+        """Yield the replies of a gathering on this host: LATER as long as it must wait, then the final reply."""
         backend, trace = self._backend, self._trace
         while (counts := backend.admits(gather)) is LATER:
             yield LATER
@@ -288,7 +288,7 @@ class Engine:
         yield counts
 
     def _gather_elsewhere(self, remote: RemoteRows, gather: Gather) -> bool:
-        """Gather at the host that has the centre, as one request."""
+        """Take part in a gathering at the host that has the centre, by one request to it."""
         self.finish_asked()
         remote.ask(gather)
         version = remote.wait(gather.close.peer)
@@ -305,7 +305,7 @@ class Engine:
     # Begin and Wait ---------------------------------------------------------------------------------------------------
 
     def _begin(self, begin: Begin[Any]) -> Handle[Any] | Later:
-        """Begin an effect; of a handle, `pending` is the effect, and the reply of `publish`."""
+        """Begin an effect; the handle's `pending` is the effect, with the reply of `publish` for a mean."""
         effect: Effect[Any] = begin.effect
         handle: Handle[Any] = Handle()
         handle.pending = effect, None
@@ -320,7 +320,7 @@ class Engine:
         return handle if handle.done else LATER
 
     def _start(self, effect: Reach, handle: Handle[int | None]) -> bool:
-        """Begin an effect on a row; False: it is to be done at once."""
+        """Start an effect on a row in the background, if possible; return False if it is to be done at once."""
         peer, remote, deferred = effect.peer, self._remote, self._deferred
         if remote is not None and remote.takes(peer):
             if self._asked and type(effect) is Exchange and effect.fragment != WHOLE:
@@ -369,8 +369,8 @@ class Engine:
     # Other hosts ------------------------------------------------------------------------------------------------------
 
     def _ask(self, effect: Reach, handle: Handle[int | None]) -> None:
-        """Have an effect done by another host; `handle` is finished in `_finish_asked`, or here if no learner is
-        there."""
+        """Ask another host to do an effect. `_finish_asked` finishes `handle`, or this function if the peer is not
+        alive."""
         assert self._remote is not None
         self.finish_asked()  # one at a time
         if self._backend.lives(effect.peer):
@@ -396,7 +396,7 @@ class Engine:
             self._ask(following.pending[0], following)
 
     def finish_asked(self) -> None:
-        """Wait for all requests to other hosts: rows that are read between segments are not to change any more."""
+        """Wait for all requests to other hosts, so that rows do not change while they are read between segments."""
         while self._asked is not None:
             self._finish_asked(self._asked)
 
@@ -415,7 +415,7 @@ _RULES: Final[dict[type[Effect[Any]], Callable[[Engine, Any], Any]]] = {
 
 
 def _rule_of(effect: Effect[Any]) -> Callable[[Engine, Any], Any]:
-    """Return the rule of an effect; that of a new kind of Reach is kept."""
+    """Return the engine's rule for an effect; that of a new kind of Reach is added to the table."""
     kind = type(effect)
     if kind not in _RULES:
         if not isinstance(effect, Reach):
@@ -470,7 +470,8 @@ class ClockedEngine(Engine):
             reply = self._timed(effect, asked - started, asked)
 
     def _timed(self, effect: Effect[Any], update: float, asked: float) -> Any:
-        """Perform `effect`, asked for now, after so many seconds in the strategy's own code, and count the time."""
+        """Perform `effect`, asked for at `asked` after `update` seconds in the strategy's own code, and count both
+        times."""
         backend = self._clocked
         backend.entered(effect, asked)
         rule = _RULES.get(type(effect)) or _rule_of(effect)

@@ -20,18 +20,19 @@ from roundelay.algorithms.quorum import guard_limit, next_usual, usual_span
 from roundelay.core.effects import Gather, Quorum
 
 COME, FOR_THE_LAST_TIME, FINISHED = 1, 2, 3
-"""A learner has come to the open gathering; for the last time in this segment; and all others have, too."""
+"""States of a learner: it has come to the open gathering; for the last time in this segment; and so have all others."""
 PAST = 64
-"""Spans that are remembered."""
+"""Number of last spans (seconds from one gathering to the next contribution) that are kept."""
 LEARNT = "centre gatherings"
 """Name in a `ClusterState` of the usual values so far: spans, norms and losses."""
 UNJUDGED = 10
-"""First contributions, which no guard judges: from these it learns the usual values."""
+"""Number of first contributions that the guard does not judge, and from which it learns the usual values."""
 
 
 @dataclass(frozen=True)
 class GatheringTable:
-    """The numbers of all gatherings of a cluster. `closed`, `late`, `left_out` and `counted` are of the segment."""
+    """The numbers of all gatherings of a cluster. `closed`, `late`, `left_out` and `counted` count from the segment's
+    beginning."""
 
     closed: NDArray[np.int64]  # (1,) gatherings that have closed
     closer: NDArray[np.int64]  # (1,) the learner that is closing one, or -1
@@ -51,7 +52,7 @@ class GatheringTable:
 
     @classmethod
     def shapes(cls, learners: int) -> dict[str, tuple[tuple[int, ...], type[Any]]]:
-        """Return shape and type of each array."""
+        """Return the shape and type of each array of the table, by name."""
         one, each = (1,), (learners,)
         shapes: dict[str, tuple[int, ...]] = {"spans": (PAST,), "usual": (2, 2)}
         shapes |= dict.fromkeys(("closed", "closer", "opened_at", "spans_seen", "usual_seen"), one)
@@ -62,7 +63,7 @@ class GatheringTable:
 
     @classmethod
     def zeros(cls, learners: int) -> Self:
-        """Return the state before any learner has come."""
+        """Return the table before any learner has come."""
         return cls(**{name: np.zeros(shape, kind) for name, (shape, kind) in cls.shapes(learners).items()})
 
 
@@ -84,36 +85,36 @@ class Gathered:
 
 
 class Gatherings:
-    """The rules, over the numbers in `table`. Times are seconds on the runtime's clock."""
+    """The rules of gatherings, over the numbers in `table`. Times are seconds on the runtime's clock."""
 
     def __init__(self, table: GatheringTable) -> None:
         self.table = table
 
     def begin_segment(self) -> None:
-        """Begin a segment: counts begin at 0. While no learner runs."""
+        """Begin a segment: set its counts to 0. Called while no learner runs."""
         for counts in (self.table.closed, self.table.counted, self.table.late, self.table.left_out):
             counts[:] = 0
 
     def begin_part(self, now: float) -> None:
-        """Begin a part: all learners begin together."""
+        """Begin a part of a segment, in which all learners begin together."""
         table = self.table
         table.held[:], table.came[:], table.took_at[:], table.outside[:] = table.closed[0], 0, now, 0
         table.opened_at[0], table.closer[0] = now, -1
 
     def join(self, rank: int, now: float) -> None:
-        """Let learner `rank` begin at the model of the last gathering. If one before it died while it closed a
-        gathering, another closes that."""
+        """Let learner `rank` begin at the model of the last gathering. If a dead predecessor was to close a gathering,
+        another learner will."""
         table = self.table
         table.held[rank], table.came[rank], table.took_at[rank] = table.closed[0], 0, now
         table.outside[rank] = 0
         self.give_up_closing(rank)
 
     def leave(self, ranks: Sequence[int]) -> None:
-        """Let no learner wait for these before they `join`, whether they live or not."""
+        """Let no learner wait for `ranks` until they `join`, whether they live or not."""
         self.table.outside[list(ranks)] = 1
 
     def finish(self, ranks: Sequence[int]) -> None:
-        """Note that these have come for the last time in this segment, to gatherings that are lost."""
+        """Note that `ranks` have come for the last time in this segment, to gatherings that are lost."""
         self.table.came[[rank for rank in ranks if not self.table.came[rank]]] = FINISHED
 
     def learnt(self) -> NDArray[np.float64] | None:
@@ -123,13 +124,13 @@ class Gatherings:
         return np.concatenate([seen, table.usual.ravel(), table.spans])[None] if seen.any() else None
 
     def recall(self, learnt: NDArray[np.float64] | None) -> None:
-        """Go on with the values that were `learnt`; None: with none."""
+        """Restore the values that `learnt` returned; None: begin without any."""
         table, numbers = self.table, np.zeros(PAST + 6) if learnt is None else learnt.ravel()
         table.spans_seen[0], table.usual_seen[0] = numbers[:2]
         table.usual[:], table.spans[:] = numbers[2:6].reshape(2, 2), numbers[6:]
 
     def told(self) -> Gathered | None:
-        """Return the gatherings of this segment; None: there were none."""
+        """Return a summary of this segment's gatherings; None: there were none."""
         table = self.table
         if not table.closed[0]:
             return None
@@ -144,7 +145,8 @@ class Gatherings:
         return bool(self.table.held[rank] < self.table.closed[0])
 
     def admits(self, rank: int, gather: Gather) -> bool:
-        """Return True if the contribution of learner `rank` counts. Asked once, before it is given."""
+        """Return True if the contribution of learner `rank` counts. Call this once, before the contribution is
+        given."""
         table, terms = self.table, gather.terms
         if gather.give is None:
             return False
@@ -159,8 +161,8 @@ class Gatherings:
         return True
 
     def _is_usual(self, values: tuple[float, float], limit: float) -> bool:
-        """Judge norm and loss. A value above the limit counts as the limit in the usual values, so that a lasting
-        change becomes usual."""
+        """Return True if norm and loss are usual, and learn from them. A value above the limit is learnt as the limit,
+        so that a lasting change becomes usual."""
         usual, seen = self.table.usual, int(self.table.usual_seen[0])
         good = True
         for number, value in enumerate(values):
@@ -173,7 +175,7 @@ class Gatherings:
         return good
 
     def arrive(self, rank: int, last: bool, now: float) -> bool:
-        """Note that learner `rank` has given; return True if it must wait. One that is late goes on, with the model of
+        """Note that learner `rank` has given; return True if it must wait. A late learner goes on, with the model of
         the last gathering."""
         table = self.table
         waits = last or not self.is_late(rank)
@@ -195,7 +197,7 @@ class Gatherings:
     # A gathering closes -----------------------------------------------------------------------------------------------
 
     def closing_time(self, terms: Quorum, living: Sequence[int]) -> float:
-        """Return the time at which the open gathering closes if no other learner comes; infinite: another must come
+        """Return the time at which the open gathering closes if no other learner comes; infinity if another must come
         first."""
         table, come = self.table, [rank for rank in living if self.table.came[rank]]
         if len(come) == len(living):
@@ -210,8 +212,7 @@ class Gatherings:
         return max(enough_at, float(table.opened_at[0]) + usual_span(spans, terms.spread)) if spans else enough_at
 
     def begin_closing(self, rank: int, terms: Quorum, living: Sequence[int], now: float) -> bool:
-        """Return True if learner `rank`, which waits, is to close the gathering now. It is then the only one, while it
-        lives."""
+        """Return True if learner `rank`, which waits, is to close the gathering now; while it lives no other will."""
         closer = self.table.closer
         if (closer[0] >= 0 and closer[0] in living) or self.closing_time(terms, living) > now:
             return False
@@ -225,8 +226,8 @@ class Gatherings:
         self.table.closer[self.table.closer == rank] = -1
 
     def close(self, living: Sequence[int], now: float) -> None:
-        """Close the gathering: the exchange that `begin_closing` asked for is done. Learners that wait may go on: at a
-        segment's end, all."""
+        """Close the gathering, after the exchange for which `begin_closing` chose a learner. Waiting learners may go
+        on; those of a segment's end once all have come."""
         table, ends = self.table, self._ends(living)
         table.closed[0] += 1
         table.opened_at[0], table.closer[0] = now, -1
@@ -238,7 +239,7 @@ class Gatherings:
         return all(self.table.came[rank] >= FOR_THE_LAST_TIME for rank in living)
 
     def take_release(self, rank: int, now: float) -> bool:
-        """Let learner `rank` go on, if the gathering that it waits for is closed; False: it is not."""
+        """Let learner `rank` go on if the gathering it waits for is closed; return False if it is not."""
         if self.table.came[rank] in (COME, FOR_THE_LAST_TIME):
             return False
         self._take(rank, now)

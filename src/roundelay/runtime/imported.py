@@ -23,16 +23,16 @@ ADVICE = (
 
 
 def not_imported_again() -> None:
-    """End this process, with status GUARDLESS, if it is a learner's that is only importing the script. Call it where
-    a training begins: its parent then knows the cause."""
+    """End this process, with status GUARDLESS, if it is a learner's that is still importing the script. Called where a
+    training begins: the parent then knows that the script lacks its guard."""
     if getattr(multiprocessing.current_process(), "_inheriting", False):
         os._exit(GUARDLESS)
 
 
 @contextmanager
 def importable_script(sent: object) -> Iterator[None]:
-    """Let processes that are started import the script, until the end of the `with`, only if it is needed to unpickle
-    `sent`, and if it is a file: one from standard input could only fail."""
+    """Within the `with`, start processes that import the script only if `sent` needs it to be unpickled, and if it is a
+    file: a script from standard input could only fail."""
     main = sys.modules["__main__"]
     file = getattr(main, "__file__", None)
     no_file = file is not None and getattr(main, "__spec__", None) is None and not Path(file).exists()

@@ -11,11 +11,12 @@ from roundelay.core.records import SPAN_KINDS
 
 ON_GRADIENT, ON_UPDATE, ON_EXCHANGE, ON_MEAN, ON_MINIBATCH = range(len(SPAN_KINDS))
 MOST_SPANS: Final = 400
-"""Most spans that a lane has."""
+"""Most spans of a lane."""
 SHORTEST: Final = 2e-5
-"""Least seconds of a span; a shorter one could not be seen."""
+"""Fewest seconds of a span, below which it could not be seen."""
 LANE_SEGMENTS: Final = 2
-"""Segments that have lanes, since a run has begun or gone on: the first is slowed by work that libraries do once."""
+"""Number of first segments of a run, or of its continuation, that have lanes: the very first is slowed by work that
+libraries do once."""
 
 Span = tuple[int, float, float]
 """Index into SPAN_KINDS, and the seconds of its beginning and its end on the runtime's clock."""
@@ -23,7 +24,7 @@ _KINDS: Final = {Draw: ON_MINIBATCH, Mean: ON_MEAN, Mix: ON_MEAN, GradMean: ON_M
 
 
 def span_kind(effect: Effect[object]) -> int:
-    """Return the kind of the time that `effect` takes, its gradient apart."""
+    """Return the index into SPAN_KINDS for the time that `effect` takes, without that of its gradient."""
     if isinstance(effect, Wait):
         effect = effect.handle.pending[0]
     elif isinstance(effect, Begin):
@@ -33,7 +34,7 @@ def span_kind(effect: Effect[object]) -> int:
 
 @final
 class Lane:
-    """Spans of one learner in one segment, in the order of time, which do not overlap."""
+    """The lane of one learner in one segment: spans in the order of time, which do not overlap."""
 
     __slots__ = ("full", "spans")
 
@@ -42,7 +43,7 @@ class Lane:
         self.full = False
 
     def note(self, kind: int, start: float, end: float) -> None:
-        """Add a span, if it can be seen and there is room."""
+        """Add a span to the lane, unless it is too short or the lane is full."""
         if end - start >= SHORTEST and not self.full:
             self.spans.append((kind, start, end))
             self.full = len(self.spans) == MOST_SPANS

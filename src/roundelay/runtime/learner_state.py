@@ -31,8 +31,8 @@ from roundelay.runtime.trace import NO_TRACE, Kind
 class SnapshotBuffer:
     """Memory for a learner's snapshots of its row, (P,).
 
-    Where `vector` is None the row is its own snapshot: for strategies under which no other learner writes a row, and
-    its own does not before the gradient is there.
+    If `vector` is None, the row is its own snapshot: for strategies under which no other learner writes a row, and its
+    own learner not before the gradient is complete.
     """
 
     def __init__(self, row: Row, vector: Tensor | None) -> None:
@@ -41,7 +41,7 @@ class SnapshotBuffer:
         self._apart = self.vector.device != row.vector.device
 
     def copy(self) -> None:
-        """Copy the row, under its lock."""
+        """Copy the row into the buffer, under the row's lock."""
         if self._apart:
             self.vector.copy_(self._row.vector)
             return
@@ -49,28 +49,28 @@ class SnapshotBuffer:
             copy.copy_(x)
 
     def copy_chunk(self, number: int) -> None:
-        """Copy one chunk, under the row's lock."""
+        """Copy one chunk of the row into the buffer, under the row's lock."""
         if self._parts:
             self._parts[number].copy_(self._row.parts[number])
 
 
 class LocalStep(ABC):
-    """The way a learner's own row is updated by a gradient."""
+    """A way to update a learner's own row by a gradient."""
 
     def begin(self) -> None:  # noqa: B027 most keep nothing between segments
         """Begin a segment: rows and memory may have been replaced from outside."""
 
     @abstractmethod
     def take(self, gradient: Gradient, rate: float, mixing: RowOperation | None) -> float:
-        """Do the exchange `mixing`, under the row's lock, if there is one, update the row, and leave it in the snapshot
+        """Do, under the row's lock, the exchange `mixing`, if given, update the row, and copy it into the snapshot
         buffer; return the seconds that the exchange took."""
 
     def end(self) -> None:  # noqa: B027
-        """End: the row has had its update."""
+        """Note that the row has had its whole update."""
 
 
 def _exchange(mixing: RowOperation | None) -> float:
-    """Do all of the exchange, if there is one; return the seconds that it took."""
+    """Do all chunks of an exchange, if given; return the seconds that it took."""
     if mixing is None:
         return 0.0
     started = time.perf_counter()
@@ -79,7 +79,7 @@ def _exchange(mixing: RowOperation | None) -> float:
 
 
 class ChunkedStep(LocalStep):
-    """Exchange, update and snapshot chunk by chunk: each is in cache for all three."""
+    """A step that does exchange, update and snapshot chunk by chunk, each in cache for all three."""
 
     def __init__(self, snapshot: SnapshotBuffer, update: RowUpdate) -> None:
         self._snapshot, self._update = snapshot, update
@@ -103,7 +103,8 @@ class ChunkedStep(LocalStep):
 
 
 class OnePassStep(LocalStep):
-    """Exchange, then update and snapshot in one pass over the whole row, on a device that has a kernel for it."""
+    """A step that does the exchange, then update and snapshot in one pass over the row, on a device with a kernel for
+    it."""
 
     def __init__(self, update: CopyingUpdate) -> None:
         self._update = update
@@ -115,7 +116,7 @@ class OnePassStep(LocalStep):
 
 
 class StepByParameters(LocalStep):
-    """Exchange, then the update of each parameter in its shape, then the snapshot."""
+    """A step that does the exchange, the update of each parameter in its shape, and then the snapshot."""
 
     def __init__(self, snapshot: SnapshotBuffer, update: RowUpdate, shapes: Sequence[Sequence[int]]) -> None:
         self._snapshot, self._update, self._shapes = snapshot, update, shapes
@@ -135,10 +136,10 @@ class StepByParameters(LocalStep):
 
 
 class WholeStep(LocalStep):
-    """An update of the whole row by the user's optimizer.
+    """A step that updates the whole row by the user's optimizer.
 
     Args:
-        update: `update(gradient)` changes the row; True: and the snapshot buffer holds it already.
+        update: `update(gradient)` changes the row; it returns True if the snapshot buffer holds the new row already.
     """
 
     def __init__(self, snapshot: SnapshotBuffer, update: Callable[[Gradient], bool]) -> None:
@@ -152,7 +153,7 @@ class WholeStep(LocalStep):
 
 
 MEASURED = 50
-"""The norm of one gradient in so many is measured: another pass over all its elements, where a step makes several."""
+"""One gradient in so many has its norm measured, which costs another pass over its elements; a step makes several."""
 
 
 @final
@@ -169,7 +170,7 @@ class LearnerPlace:
 @final
 @dataclass(frozen=True)
 class LearnerVectors:
-    """Vectors of a learner, wherever they lie, (P,) each."""
+    """The vectors of a learner, (P,) each, wherever they lie."""
 
     row: Row
     gradient: Tensor
@@ -191,14 +192,15 @@ class LearnerTables:
 
 @cache
 def everyone(learners: int) -> tuple[int, ...]:
-    """Return all ranks. Learners of one process share them: ten thousand lists of ten thousand fill 3 GB."""
+    """Return all ranks, as one tuple for all learners of a process: ten thousand lists of ten thousand fill 3 GB."""
     return tuple(range(learners))
 
 
 def _local_step(
     snapshot: SnapshotBuffer, vectors: LearnerVectors, optimizer: LocalOptimizer, scalars: NDArray[np.float64]
 ) -> LocalStep:
-    """Return steps of the optimizer over the row's chunks, its parameters, or all of it at once."""
+    """Return the way of steps that suits the optimizer and the device: by chunks, by parameters, or over the
+    whole row."""
     copy = None if vectors.snapshot is None else snapshot.vector
     if (one_pass := optimizer.attach_copying(vectors.row.vector, vectors.memory, copy)) is not None:
         return OnePassStep(one_pass)
@@ -216,7 +218,7 @@ class LearnerState(Me):
     Args:
         update: updates the row as a whole in place of the optimizer (`WholeStep`).
         deferred: the exchange that the next step is to do along with its update, if there is one.
-        rate: factor on the learning rate; None: 1, or it is the business of `update`.
+        rate: factor on the learning rate; None: 1, or left to `update`.
     """
 
     everyone: tuple[int, ...] = ()
@@ -285,10 +287,8 @@ class LearnerState(Me):
                 self.row.forget_others()
 
     def drawn(self, batch: Minibatch) -> None:
-        """Note that steps are taken at the learning rate of the round that `batch`, drawn last, belongs to.
-
-        A minibatch without number, which only completes the draw of a group, belongs to none.
-        """
+        """Set the learning rate of steps to that of the round of `batch`, drawn last. A minibatch without number, which
+        only completes the draw of a group, has no round."""
         if batch.index >= 0 and self._plan is not None:
             self.learning_rate = self._plan.rate(batch.index // self.learners)
 
@@ -303,7 +303,7 @@ class LearnerState(Me):
 
     @property
     def snapshot_is_row(self) -> bool:
-        """Under the row's lock, in an update too: True if the row was not written since the last snapshot."""
+        """True if the row was not written since the last snapshot; read under the row's lock, also in an update."""
         return self.snapshot_version == self.row.version
 
     def step(self, gradient: Gradient) -> None:
@@ -331,7 +331,7 @@ class LearnerState(Me):
         return factor
 
     def _update_row(self, gradient: Gradient, deferred: DeferredExchange | None) -> int:
-        """Do, under the lock, exchange, update and snapshot for the next gradient; return how many versions old the
+        """Do, under the row's lock, the exchange, the update and the next snapshot; return how many versions old the
         gradient was."""
         row = self.row
         mixing = RowOperation(row, deferred.theirs, deferred.request) if deferred is not None else None

@@ -32,12 +32,13 @@ from roundelay.core.rates import LearnersRate
 from roundelay.strategies.base import Strategy
 
 _PARTS = 32
-"""A factor is a whole number of such parts of 1, and so seldom another: a compiled optimizer compiles anew for each."""
+"""A factor is a multiple of 1 over this number, so that it changes seldom: a compiled optimizer compiles anew for each
+value."""
 
 
 def settled(rate: LearnersRate, strategy: Strategy, shared: bool) -> LearnersRate:
-    """Return the rate that `auto` stands for, for learners that share a round's minibatch or have one each; others as
-    they are."""
+    """Return the rule that `auto` stands for under a strategy, with a `shared` minibatch or one each; other rules are
+    returned unchanged."""
     if rate != "auto":
         return rate
     return "gain" if not shared and strategy.under("gain", shared).weighed else "as-is"
@@ -45,11 +46,11 @@ def settled(rate: LearnersRate, strategy: Strategy, shared: bool) -> LearnersRat
 
 @final
 class RateFactor:
-    """Factor on the learning rate of one learner.
+    """The factor on the learning rate of one learner.
 
     Args:
-        shared: learners share a round's minibatch; else each has one of its own.
-        noise: estimated from its gradients; needed for `gain`.
+        shared: True if learners share a round's minibatch; else each has one of its own.
+        noise: noise estimated from the learner's gradients; needed for `gain`.
     """
 
     def __init__(self, rate: LearnersRate, strategy: Strategy, shared: bool, noise: GradientNoise | None) -> None:
@@ -64,8 +65,8 @@ class RateFactor:
         return self.noise is not None and self.noise.steep
 
     def live(self, living: Collection[int], different: int | None = None) -> None:
-        """Note that these learners live from now on, of whom so many have minibatches of their own; None: all. Equal
-        ones gain nothing."""
+        """Note that the learners `living` are alive from now on, and how many of them have `different` minibatches
+        (None: all); equal ones gain nothing."""
         if living != self._living:
             self._living = living
             self._largest = self._strategy.largest_factor(len(living), self._shared)
@@ -79,9 +80,8 @@ class RateFactor:
         empty: bool = False,
         others: NDArray[np.float64] | None = None,
     ) -> float:
-        """Return the factor for this step, and look at its `gradient` (P,), where the next ones depend on it. One of an
-        empty minibatch, which no other learner's is in, tells nothing. `others` are the shares of others that its row
-        knows (`Row.others`)."""
+        """Return the factor for a step, and measure its `gradient` (P,) if later factors depend on it; that of an
+        `empty` minibatch is not measured. `others` are the shares that the learner's row knows (`Row.others`)."""
         if self.rate == "linear":
             return self._largest
         found, minibatches = 1.0, self._largest
@@ -106,7 +106,7 @@ def noise_memory(rate: LearnersRate, largest: float) -> tuple[tuple[str, ...], t
 def rate_factor(
     rate: LearnersRate, strategy: Strategy, shared: bool, memory: Mapping[str, Tensor], scalars: NDArray[np.float64]
 ) -> RateFactor | None:
-    """Return the factor of a learner that keeps `memory`, and for it these `scalars`; None: it is always 1."""
+    """Return the factor on a learner's rate, estimated in `memory` and `scalars`; None: it is always 1."""
     if rate == "as-is" or (rate == "gain" and EARLIER not in memory) or (rate == "fastest" and not strategy.weighed):
         return None
     noise = GradientNoise(scalars, memory[EARLIER]) if rate == "gain" else None
@@ -114,7 +114,7 @@ def rate_factor(
 
 
 def said_at_start(rate: LearnersRate, strategy: Strategy, learners: int, shared: bool) -> str:
-    """Return a sentence on the rate that was chosen; empty where there is nothing to choose."""
+    """Return a sentence on the factor that a run begins with; "" if there is nothing to choose."""
     largest, usual = strategy.largest_factor(learners, shared), rate in ("fastest", "as-is")
     if learners == 1 or (usual and largest == 1):
         return ""
@@ -144,12 +144,12 @@ def said_at_start(rate: LearnersRate, strategy: Strategy, learners: int, shared:
 def work_of(
     factors: NDArray[Any], steps: NDArray[np.int64], strategy: Strategy, learners: int, minibatches_a_round: int
 ) -> tuple[float, float]:
-    """Return how many steps of one learner the common model has moved by, and the steps of the fastest learner.
+    """Return by how many steps of one learner the common model has moved, and the steps of the fastest learner.
 
     Args:
         factors: (L,) sums over the steps of each learner; all 0: every factor was 1.
-        steps: (L,) of each learner.
-        learners: those that live.
+        steps: (L,) number of steps of each learner.
+        learners: number of living learners.
     """
     factors, most = factors if factors.any() else steps, float(steps.max(initial=0))
     if strategy.weighed:  # masses are as steps; where a slow row follows, the others' part is larger than is said
@@ -167,8 +167,8 @@ def said_at_end(
     different: int | None = None,
 ) -> str:
     """Return a sentence on the progress of learners that moved the model by `work` times the steps of the fastest, and
-    `averaged` so many minibatches (`minibatches_averaged`); empty where all that is known beforehand. Of the learners
-    so many have `different` minibatches; None: all."""
+    averaged `averaged` minibatches (`minibatches_averaged`); "" if both are known beforehand. `different` learners have
+    minibatches of their own; None: all."""
     largest = strategy.largest_factor(learners, shared)
     if learners == 1 or shared or largest == 1:
         return ""

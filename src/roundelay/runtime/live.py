@@ -22,18 +22,18 @@ from roundelay.runtime.base import Glance, wall_clock
 from roundelay.runtime.clocks import unix_clock
 
 EVERY_SECONDS = 5.0
-"""Interval at which it is written while nothing but numbers change."""
+"""Seconds between two writings while only numbers change."""
 AT_MOST_EVERY = 1.0
-"""And when something else does: epochs of toy problems take milliseconds."""
+"""Fewest seconds between writings when more changes: epochs of toy problems take milliseconds."""
 
 
 class LiveFile:
-    """The `live.json` of one run. Use it as a context manager: an exception that ends the run is noted.
+    """The writer of a run's `live.json`. As a context manager it notes an exception that ends the run.
 
     Args:
-        folder: of the file.
-        epoch_of: frames of an epoch.
-        label: of a session, whose progress is counted in steps: its strategy, in words. It trains from the beginning.
+        folder: folder of the file.
+        epoch_of: number of frames of an epoch.
+        label: strategy, in words, of a session, which trains from the beginning and counts progress in steps.
     """
 
     def __init__(self, folder: Path, learners: int, epoch_of: int = 0, label: str = "") -> None:
@@ -46,12 +46,12 @@ class LiveFile:
         self._done = 0  # frames of this epoch in earlier segments
 
     def train(self, epoch: int, done: int) -> None:
-        """Note that training begins, or goes on where `done` frames of the epoch are trained."""
+        """Note that training of an epoch begins, or goes on after `done` frames of it."""
         self._done, self._before, self._seen = done, (wall_clock(), 0, ()), {}
         self._change(doing=TRAINING, epoch=epoch, epoch_frames=done, lost=[])
 
     def look(self, glance: Glance) -> None:
-        """Record how far the segment is; called a few times a second."""
+        """Note the progress of the segment; called a few times a second."""
         now = wall_clock()
         for rank, frames in enumerate(glance.learner_frames):
             if self._seen.get(rank, (-1, 0.0))[0] != frames:
@@ -86,16 +86,16 @@ class LiveFile:
         self._change(doing=EVALUATING)
 
     def finish(self) -> None:
-        """Finish the run: from now on its results say the rest."""
+        """Note that the run has finished; its results have the rest."""
         with suppress(OSError):
             (self._folder / Live.FILE).unlink(missing_ok=True)
 
     def interrupt(self) -> None:
-        """Note that the user has stopped it."""
+        """Note that the user has stopped the run."""
         self.end(INTERRUPTED)
 
     def _speed(self, now: float, done: int, by_rank: Sequence[int]) -> Mapping[str, Any]:
-        """Return the speed since it was last written."""
+        """Return the fields on speed since the file was last written."""
         if self._before is None:
             return {}
         then, frames, before = self._before
@@ -109,7 +109,7 @@ class LiveFile:
             self._write()
 
     def end(self, how: str, why: str = "") -> None:
-        """End, in one of the words of core/live.py."""
+        """Note the end of the run, as one of the words of core/live.py, and the reason."""
         self._now = dataclasses.replace(self._now, doing=how, why=why)
         self._write()
 

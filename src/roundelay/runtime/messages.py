@@ -39,20 +39,21 @@ from roundelay.core.bounds import Bounds
 from roundelay.core.codec import Codec
 
 BOUND = 1 << 53
-"""Whole numbers that hosts tell each other are smaller, either sign: any reader of JSON has them exactly."""
+"""Bound on the size of whole numbers in messages, which any reader of JSON has exactly."""
 TEXT = 1 << 14
-"""Characters of a text for people that are kept."""
+"""Most characters of a text for people that are kept."""
 _CONTROLS = re.compile(r"[\x00-\x08\x0b-\x1f\x7f-\x9f]")
 
 
 class InvalidMessage(ValueError):
-    """A message that no process of ours sends; names the message, the field, and its fault."""
+    """A message that no process of Roundelay sends; names the message, the field, and its fault."""
 
 
 @final
 @dataclass(frozen=True)
 class Range:
-    """Bounds of a number, both included; `most` may be a name of which the reader knows the number."""
+    """Bounds of a number, both included; `most` may be a name, such as "learners", for which the reader has a
+    number."""
 
     low: float = 0
     most: float | str = BOUND - 1
@@ -65,11 +66,11 @@ Number = Annotated[float, Range(-math.inf, math.inf)]
 Mass = Annotated[float, Range(1 - BOUND)]
 """Mass of a row, below 0 where it has a mark (algorithms/averaging.py)."""
 Rank = Annotated[int, Range(0, "rank")]
-"""Learner's rank."""
+"""Rank of a learner."""
 RowNumber = Annotated[int, Range(0, "row")]
-"""Learner's rank, or the centre."""
+"""Rank of a learner, or of the centre."""
 Bit = Annotated[int, Range(0, 1)]
-"""Truth as a number."""
+"""Truth value as a number, 0 or 1."""
 Address = tuple[str, Annotated[int, Range(0, (1 << 16) - 1)]]
 """Host and port."""
 
@@ -81,11 +82,11 @@ Read = Callable[[Any, Limits], Any]
 
 @dataclass_transform(frozen_default=True)
 class Message:
-    """Base of messages. A subclass is made a frozen dataclass; its kind is its name in lower case, or as given."""
+    """The base of messages. A subclass is made a frozen dataclass; its kind is its name in lower case, or as given."""
 
     kind: ClassVar[str]
     payload = memoryview(b"")
-    """Bytes that came beside the fields."""
+    """Bytes that came with the fields."""
 
     def __init_subclass__(cls, kind: str = "") -> None:
         cls.kind = kind or cls.__name__.lower()
@@ -102,10 +103,10 @@ def _values(of: Any) -> list[tuple[Field[Any], Any]]:
 
 
 def plain(value: Any) -> Any:
-    """Return the JSON value for a dataclass, bytes, a word, or a codec: its name and its options.
+    """Return the JSON value for a field of a message: a dataclass, bytes, a word, or a codec (as its name and options).
 
     Raises:
-        TypeError: it is neither.
+        TypeError: `value` is of another type.
     """
     if isinstance(value, bytes):
         return value.hex()
@@ -121,7 +122,7 @@ def plain(value: Any) -> Any:
 @final
 @dataclass(frozen=True)
 class Frame:
-    """A message as it has come, before it is read."""
+    """A message as received, before it is checked and read."""
 
     kind: str
     header: dict[str, Any]
@@ -133,17 +134,17 @@ class Dialect:
     """The messages that one end understands.
 
     Args:
-        most: by the name that a `Range` gives, the largest number.
+        most: the largest numbers, by the names in a `Range`.
     """
 
     def __init__(self, *kinds: type[Message], **most: float) -> None:
         self._kinds, self._most = {kind.kind: kind for kind in kinds}, most
 
     def read(self, frame: Frame) -> Message:
-        """Return the message that a frame is.
+        """Read a received message.
 
         Raises:
-            InvalidMessage: it is none of these.
+            InvalidMessage: `frame` is no message of this dialect.
         """
         kind = self._kinds.get(frame.kind)
         if kind is None:
@@ -157,13 +158,13 @@ class Dialect:
 
 
 def read(cls: type[T], said: Any, **most: float) -> T:
-    """Return the dataclass `cls` that a JSON object is.
+    """Read a JSON object `said` as the dataclass `cls`.
 
     Args:
-        most: as `Dialect` has it.
+        most: as for `Dialect`.
 
     Raises:
-        InvalidMessage: it is none; names the field.
+        InvalidMessage: a field is missing, unknown or of another kind; names it.
     """
     kind: Any = cls
     found: T = _reader(kind)(said, most)
@@ -171,18 +172,18 @@ def read(cls: type[T], said: Any, **most: float) -> T:
 
 
 def invalid(value: Any, what: str) -> InvalidMessage:
-    """Return the error that a value is not of the kind due."""
+    """Return the error that `value` is not `what` it must be."""
     return InvalidMessage(f"{reprlib.repr(value)} is {what}")
 
 
 def cleaned(value: str) -> str:
-    """Return a text without control characters for a terminal, and not longer than TEXT."""
+    """Return a text without control characters, at most TEXT characters long, for a terminal."""
     return _CONTROLS.sub("?", value[:TEXT])
 
 
 @cache
 def _reader(hint: Any) -> Read:
-    """Return a function that checks a value against an annotation, and returns the value it stands for."""
+    """Return a function that checks a JSON value against the annotation `hint`, and converts it."""
     make = _MADE.get(get_origin(hint))
     if make is not None:
         return make(get_args(hint))
@@ -214,7 +215,7 @@ def _codec(value: str) -> Codec:
 
 
 def _number(kind: type, bounds: Range | Bounds) -> Read:
-    """Return a reader of a number of a message, or of an option that is sent in one."""
+    """Return a reader of numbers of type `kind` within `bounds`."""
     allowed, what = ((int, float), "number") if kind is float else ((int,), "whole number")
 
     def number(value: Any, most: Limits) -> Any:
@@ -231,7 +232,7 @@ def _number(kind: type, bounds: Range | Bounds) -> Read:
 
 
 def _tuple(arguments: tuple[Any, ...]) -> Read:
-    """Return a reader of any number of values of one type, or of these."""
+    """Return a reader of tuples: of any length with values of one type, or of the types in `arguments`."""
     count = None if arguments[-1] is Ellipsis else len(arguments)
     parts = [_reader(argument) for argument in arguments if argument is not Ellipsis]
 
@@ -313,10 +314,10 @@ _MADE: dict[Any, Callable[[tuple[Any, ...]], Read]] = {
 
 
 def table(value: Any, like: NDArray[Any]) -> NDArray[Any]:
-    """Return an array of the shape and type of `like`, from nested lists; whole numbers are below BOUND.
+    """Read an array of the shape and type of `like` from nested lists; whole numbers are below BOUND.
 
     Raises:
-        InvalidMessage: they are none.
+        InvalidMessage: `value` is no such array.
     """
     try:
         found = np.asarray(value)

@@ -32,7 +32,7 @@ from roundelay.strategies.base import Strategy
 
 @dataclass(frozen=True)
 class TrainedBy:
-    """The strategy of learners that were saved, as far as it matters to those that go on."""
+    """The strategy of saved learners, as far as it matters to those that go on."""
 
     strategy: str
     memory: Sequence[str]  # names of vectors that it remembers
@@ -48,28 +48,28 @@ class TrainedBy:
 
     @classmethod
     def from_json(cls, meta: Mapping[str, Any]) -> Self:
-        """Read it among the plain values of a save.
+        """Read the strategy from the plain values of a save.
 
         Raises:
-            KeyError: it is not there.
+            KeyError: the save does not name its strategy.
         """
         known = {name: meta[name] for name in ("weighed", "centre") if name in meta}
         return cls(meta["strategy"], meta["memory"], meta["holders"], **known)
 
     def to_json(self) -> dict[str, Any]:
-        """Return plain values."""
+        """Return the strategy as plain values, for a save."""
         return {**vars(self), "memory": list(self.memory), "holders": list(self.holders)}
 
     def remembered_by(self, strategy: Strategy) -> bool:
-        """Return True if `strategy` can go on with this one's memory."""
+        """Return True if `strategy` can go on with the saved strategy's memory."""
         return self.strategy == strategy.name and sorted(self.memory) == sorted(strategy.memory)
 
     def become(self, strategy: Strategy, models: str, optimizers: str) -> str:
-        """Say with which state learners begin, under `strategy`, that do not go on as they were.
+        """Return a sentence on the state with which learners begin under `strategy`, if they do not go on as they were.
 
         Args:
-            models: those that the model is the mean of, where it is no centre ("3 models").
-            optimizers: the state of optimizers with which they begin, in words; empty: none.
+            models: words for the models that are averaged, if there is no centre ("3 models").
+            optimizers: words for the optimizers' state with which they begin; "": none.
         """
         model, kept = "the centre" if self.centre else f"the mean of {models}", self.remembered_by(strategy)
         parts = [model, optimizers]
@@ -83,8 +83,8 @@ class TrainedBy:
 
 
 def _widened(state: ClusterState, cluster: Cluster) -> ClusterState:
-    """Return `state` with as many numbers of each learner as there are now. An earlier version kept fewer for the
-    estimate of noise, which then begins anew; the optimizer's, which come first, and the mass, the last, stay."""
+    """Return `state` with as many scalars a learner as `cluster` has. An earlier version kept fewer for the estimate of
+    noise, which then begins anew; the optimizer's, which come first, and the mass, the last, stay."""
     had = state.vectors.get("scalars")
     if had is None or had.shape[1] == cluster.scalars:
         return state
@@ -96,7 +96,7 @@ def _widened(state: ClusterState, cluster: Cluster) -> ClusterState:
 
 
 def gone_on_with(state: ClusterState, cluster: Cluster, trained: TrainedBy) -> ClusterState:
-    """Return `state`, of L learners trained by that strategy, as that of the M learners of `cluster`."""
+    """Convert `state`, of L learners as `trained` describes, to that of the M learners of `cluster`."""
     had, rows, learners = state.vectors, state.vectors["row"], cluster.learners
     kept, before = trained.remembered_by(cluster.strategy), len(rows)
     if kept and before == learners:
@@ -147,14 +147,14 @@ def mean(vectors: Iterable[Tensor], weights: Iterable[float] = itertools.repeat(
 
 
 class RunningMean:
-    """A mean of vectors that need not be there at the same time, in float64: that of equal vectors is that vector."""
+    """A weighted mean, in float64, of vectors that come one by one; that of equal vectors is exactly that vector."""
 
     def __init__(self) -> None:
         self._sum, self._weight = torch.empty(0), 0.0
         self._kind = torch.float32
 
     def add(self, vector: Tensor, weight: float = 1.0) -> None:
-        """Count one, (P,), by its weight, 0 or more."""
+        """Add a vector (P,) to the mean, with a weight of 0 or more."""
         if weight:
             self._kind = vector.dtype
             self._sum = self._sum.add_(vector, alpha=weight) if self._weight else vector.double() * weight
@@ -162,5 +162,5 @@ class RunningMean:
 
     @property
     def value(self) -> Tensor:
-        """The mean (P,)."""
+        """The mean (P,) of the vectors added so far."""
         return (self._sum / self._weight).to(self._kind)

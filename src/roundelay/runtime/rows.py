@@ -31,8 +31,8 @@ from roundelay.runtime.coding import CodedRule, memory_of
 from roundelay.runtime.trace import NO_TRACE, Access, Kind, Trace, Use
 
 MOST_KNOWN = 64
-"""Others of whom a row knows the share at most. Of more learners those of one remainder have one place, in which the
-last that was met stands for all of them."""
+"""Most other learners whose shares a row keeps. Of more, those with the same remainder share a place, in which the last
+one met stands for all."""
 
 
 def others_known(learners: int) -> int:
@@ -49,15 +49,15 @@ class Lock(ABC):
 
     @abstractmethod
     def acquire(self) -> None:
-        """Take the lock, and wait for it.
+        """Wait for the lock, and take it.
 
         Raises:
-            TimeoutError: its holder does not let go.
+            TimeoutError: the lock's holder does not release it.
         """
 
     @abstractmethod
     def release(self) -> None:
-        """Give the lock back."""
+        """Release the lock."""
 
     def __enter__(self) -> None:
         self.acquire()
@@ -67,7 +67,7 @@ class Lock(ABC):
 
 
 class NoLock(Lock):
-    """For runtimes in which only one thing happens at a time."""
+    """A lock that does nothing, for runtimes in which only one thing happens at a time."""
 
     def try_acquire(self) -> bool:
         return True
@@ -81,22 +81,22 @@ class Row:
     """A learner's public parameters (P,) with a version that every mutation raises.
 
     The version lives in `versions[rank]` as a count of half mutations: odd while one is under way, so that a writer
-    killed in the middle leaves a trace. `away[rank]`, where there are several hosts, is the number of the exchange with
-    another host that it is just in, or 0: then it takes part in no other (runtime/hosts/exchange/carrier.py).
-    `trace` takes the notes of the row's own learner.
+    killed in the middle leaves a trace. `away[rank]`, with several hosts, is the number of the exchange with another
+    host that the row is just in, or 0; meanwhile the row takes part in no other exchange
+    (runtime/hosts/exchange/carrier.py). `trace` takes the notes of the row's own learner.
     """
 
     memory: Mapping[str, Tensor] = MappingProxyType({})
-    """Vectors (P,) that its learner keeps for its strategy, by name."""
+    """Vectors (P,) that the row's learner keeps for its strategy, by name."""
     mass: NDArray[np.float64] | None = None
-    """One number, guarded by the row's lock as well: its weight in exchanges that weigh rows (`Exchange.decay`), below
-    0 where it has a mark (algorithms/averaging.py); None: the strategy weighs none."""
+    """One number, the row's mass, also guarded by its lock: it gives the row's weight in exchanges that weigh rows
+    (`Exchange.decay`), below 0 where it has a mark (algorithms/averaging.py); None: the strategy weighs no rows."""
     others: NDArray[np.float64] | None = None
     """(`others_known`,), beside the mass: of each learner, by rank, its share in the pair with this row when this row's
-    learner last asked it for an exchange; 0: it has not since the segment began, or that row follows this one; 1: this
-    row follows that one."""
+    learner last asked it for an exchange; 0: it has not asked since the segment began, or that row follows this one; 1:
+    this row follows that one."""
     steep: bool = False
-    """True: the next step marks it."""
+    """True: the next step marks the row's mass."""
 
     def __init__(
         self,
@@ -110,14 +110,20 @@ class Row:
         self.rank, self.vector, self.lock, self.trace = rank, vector, lock, trace
         self._versions, self._away = versions, away
 
+    def at(self, vector: Tensor) -> "Row":
+        """Return the same row whose parameters are in `vector` (P,), for one thread that has its lock."""
+        found = Row(self.rank, vector, self._versions, NoLock(), self._away, self.trace)
+        found.memory, found.mass, found.others, found.steep = self.memory, self.mass, self.others, self.steep
+        return found
+
     @cached_property
     def parts(self) -> list[Tensor]:
-        """Its chunks. Most rows of a process are looked at whole, or never: a billion parameters have 15,259."""
+        """Views of the row's chunks, made when asked for: most rows of a process are used whole, or never."""
         return slices(self.vector)
 
     @property
     def version(self) -> int:
-        """Mutations so far."""
+        """Number of mutations so far."""
         return int(self._versions[self.rank]) // 2
 
     @property
@@ -125,38 +131,38 @@ class Row:
         """The row's mass, under the lock.
 
         Raises:
-            ValueError: it has none.
+            ValueError: the row has none.
         """
         if self.mass is None:
             raise ValueError(f"an exchange weighs row {self.rank}, which has no mass: its strategy must be `weighed`")
         return float(self.mass[0])
 
     def worked(self) -> None:
-        """Note, under the lock, that its learner has taken a step."""
+        """Note, under the lock, that the row's learner has taken a step."""
         if self.mass is not None:
             steps = abs(self.mass[0]) + 1
             self.mass[0] = -steps if self.steep else steps
 
     def meets(self, peer: int, share: float) -> None:
-        """Note, under the lock, that in an exchange that this row's learner has asked row `peer` for, this row has that
-        `share` of the two."""
+        """Note, under the lock, the `share` that this row has of the two in an exchange that its learner asked row
+        `peer` for."""
         if self.others is not None:
             self.others[peer % len(self.others)] = 1 - share
 
     def forget_others(self) -> None:
-        """Forget all that belongs to others, under the lock: a segment begins."""
+        """Forget, under the lock, the shares of other learners, as a segment begins."""
         if self.others is not None:
             self.others[:] = 0
 
     def forget_work(self) -> None:
-        """Forget its learner's work, under the lock: it becomes a copy of another model, on which its learner has not
-        worked."""
+        """Set the row's mass to 0, under the lock: the row becomes a copy of another model, on which its learner has
+        not worked."""
         if self.mass is not None:
             self.mass[0] = 0
 
     def fade(self, weight: float, factor: float) -> None:
-        """Multiply by `factor`, under the lock, that part of its mass that was met in an exchange, `weight`. Steps
-        taken since count in full, so the order of the two does not matter."""
+        """Multiply by `factor`, under the lock, the part `weight` of the row's mass that took part in an exchange.
+        Steps since then count in full, so the order of steps and exchange does not matter."""
         if self.mass is not None:
             left = abs(self.mass[0]) - abs(weight) * (1 - factor)
             self.mass[0] = math.copysign(left, self.mass[0])
@@ -168,17 +174,17 @@ class Row:
 
     @property
     def away(self) -> bool:
-        """Under the lock: is it in the middle of an exchange with another host?"""
+        """True, read under the lock, if the row is in the middle of an exchange with another host."""
         return self._away is not None and bool(self._away[self.rank])
 
     def check_out(self, lease: int) -> None:
-        """Note, under the lock, that from now on it is in flight, under the lease of that number."""
+        """Note, under the lock, that the row is in flight from now on, under the lease of that number."""
         assert self._away is not None
         self._away[self.rank] = lease
 
     def check_in(self, lease: int) -> bool:
-        """Bring it back if it is in flight under that lease; under the lock, if the row is then changed. False if it
-        was over before: the row has become another learner's meanwhile, or its peer is dead."""
+        """Note that the row is no longer in flight under that lease; hold the lock if the row is then changed. Return
+        False if that had ended before: the row has become another learner's, or its peer is dead."""
         assert self._away is not None
         if self._away[self.rank] != lease:
             return False
@@ -186,16 +192,16 @@ class Row:
         return True
 
     def begin(self) -> None:
-        """Begin a mutation, under the lock. After a torn one the version is made even first."""
+        """Begin a mutation, under the lock; after one that was cut short, first make the version even."""
         self._versions[self.rank] += 1 + self._versions[self.rank] % 2
 
     def end(self) -> None:
-        """End a mutation, which is complete, under the lock."""
+        """End a complete mutation, under the lock."""
         self._versions[self.rank] += 1
 
     @contextmanager
     def writing(self) -> Iterator[None]:
-        """Hold the lock for one mutation."""
+        """Hold the row's lock for one mutation."""
         with self.lock:
             self.begin()
             yield
@@ -204,7 +210,7 @@ class Row:
 
 def adopt(mine: Row, theirs: Row, memory: Sequence[tuple[Tensor, Tensor]] = (), trace: Trace = NO_TRACE) -> None:
     """Overwrite row `mine`, atomically, by row `theirs`, and each first vector of `memory` by the second; the memory of
-    a row changes only with it. `trace` takes the note of it."""
+    a row changes only with the row. `trace` records this."""
     with _locked(mine, theirs):
         trace.note(Kind.JOIN, theirs.rank, mine.version, theirs.version)
         mine.begin()
@@ -215,9 +221,9 @@ def adopt(mine: Row, theirs: Row, memory: Sequence[tuple[Tensor, Tensor]] = (), 
 
 
 def mend(rows: Iterable[Row]) -> tuple[int, ...]:
-    """Make the versions of rows even that a writer has left half written; return their ranks.
+    """Make even the versions of rows that a dead writer has left half written; return their ranks.
 
-    Rows being written just now are not looked at: a writer mends its row.
+    Rows being written now are skipped, since a writer mends its row.
     """
     torn = []
     for row in rows:
@@ -233,10 +239,10 @@ def mend(rows: Iterable[Row]) -> tuple[int, ...]:
 
 @contextmanager
 def _locked(*rows: Row) -> Iterator[None]:
-    """Hold the locks of all.
+    """Hold the locks of all rows.
 
-    Lock order: the lower rank first, for any caller. All learners keep to it, so no circle of them can wait for each
-    other, and there is no deadlock.
+    Lock order: the lower rank first, for any caller, so that no circle of learners can wait for each other: there is no
+    deadlock.
     """
     held: list[Row] = []
     try:
@@ -252,13 +258,13 @@ def _locked(*rows: Row) -> Iterator[None]:
 # Effects on the row of another ----------------------------------------------------------------------------------------
 
 ChunkWork = Callable[[int], object]
-"""Does as an effect says with one chunk of the rows, by its number."""
+"""Function that performs an effect on one chunk of the rows, given its number."""
 
 
 @final
 @dataclass(frozen=True)
 class ReachRule:
-    """The rule of one kind of `Reach`: all that runtimes must know of it."""
+    """The rule of one kind of `Reach`: all that runtimes must know to perform such an effect."""
 
     # the rows it reads or writes. Their locks are held, and their versions recorded; written ones have a version more
     # afterwards, and must not be away.
@@ -294,7 +300,7 @@ def _prepare_exchange(mine: Row, theirs: Row, request: Exchange) -> ChunkWork:
 
 
 def _weighed(mine: Row, theirs: Row, decay: tuple[float, float]) -> float:
-    """Return the share of `mine` in the two, whose masses fade with this exchange."""
+    """Return the share of `mine` in the two rows, and let their masses fade by `decay`."""
     weights = mine.weight, theirs.weight
     for row, weight, factor in zip((mine, theirs), weights, decay, strict=True):
         row.fade(weight, factor)
@@ -304,7 +310,7 @@ def _weighed(mine: Row, theirs: Row, decay: tuple[float, float]) -> float:
 
 
 def _within(fragment: slice, rule: Callable[..., None], chunks: Sequence[Sequence[Tensor]]) -> ChunkWork:
-    """Return the rule for those elements of each chunk that are in the fragment."""
+    """Return a function that applies `rule` to the elements of each chunk that are in the fragment."""
     met, first = list[list[Tensor]](), 0
     for vectors in chunks:
         size = len(vectors[0])
@@ -315,10 +321,10 @@ def _within(fragment: slice, rule: Callable[..., None], chunks: Sequence[Sequenc
 
 
 def _remembered(row: Row, name: str) -> Tensor:
-    """Return the vector (P,) that is remembered of a row.
+    """Return the vector (P,) named `name` in a row's memory.
 
     Raises:
-        ValueError: there is none of this name.
+        ValueError: the row has no such vector.
     """
     if name not in row.memory:
         raise ValueError(f"an exchange asks for {name!r} of row {row.rank}, which remembers {', '.join(row.memory)}")
@@ -326,7 +332,7 @@ def _remembered(row: Row, name: str) -> Tensor:
 
 
 def _brought(rule: Callable[..., None], mine: Tensor, *others: Tensor) -> None:
-    """Apply the rule where mine is: the other vectors are brought there, and back."""
+    """Apply the rule on the device of `mine`: the other vectors are copied there, and back."""
     here = [other.to(mine.device) for other in others]
     rule(mine, *here)
     for other, vector in zip(others, here, strict=True):
@@ -356,8 +362,8 @@ one host go by it; another host can be asked for effects that its messages can e
 
 
 def reach(mine: Row, theirs: Row, effect: Reach) -> int | None:
-    """Do an effect to the rows as they are now, atomically; return the version of theirs afterwards. None if a row that
-    it writes is under way to another host."""
+    """Do an effect atomically on two rows as they are now; return the version of `theirs` afterwards. None if a row
+    that the effect writes is on its way to another host."""
     access = REACH_RULES[type(effect)].access
     met = [row for row, use in ((mine, access.mine), (theirs, access.theirs)) if use]
     with _locked(*met):
@@ -371,8 +377,8 @@ def reach(mine: Row, theirs: Row, effect: Reach) -> int | None:
 
 @final
 class RowOperation:
-    """An effect on two rows under way, under the locks of those it meets, from here to `end`: every chunk in its
-    turn."""
+    """An effect on two rows under way, chunk by chunk; it holds the locks of the rows it touches from its creation to
+    `end`."""
 
     def __init__(self, mine: Row, theirs: Row, effect: Reach) -> None:
         rule = REACH_RULES[type(effect)]
@@ -392,12 +398,12 @@ class RowOperation:
             row.begin()
 
     def all_chunks(self) -> None:
-        """Do the effect to all chunks of both rows."""
+        """Do the effect on all chunks of both rows."""
         for number in range(len(self._theirs.parts)):
             self.chunk(number)
 
     def end(self) -> int:
-        """End, when all chunks are done; return the version of their row."""
+        """End the operation after all its chunks; return the version of the peer's row."""
         for row in self._written:
             row.end()
         return self._theirs.version
@@ -405,7 +411,8 @@ class RowOperation:
 
 @dataclass(frozen=True)
 class DeferredExchange:
-    """A deferred exchange: the row of the peer, and whether the peer `lives`, asked when the exchange could be done."""
+    """A deferred exchange: the row of the peer, and a function `lives` to ask, when it could be done, if the peer is
+    alive."""
 
     request: Exchange
     theirs: Row
@@ -425,17 +432,17 @@ class Deferred:
         return self._waiting is not None
 
     def put(self, exchange: DeferredExchange) -> None:
-        """Let it wait for the next step; only where none is waiting."""
+        """Let an exchange wait here for the next step; the place must be free."""
         assert self._waiting is None
         self._waiting = exchange
 
     def clear(self) -> None:
-        """Drop the waiting exchange: a segment begins."""
+        """Drop the waiting exchange, as a segment begins."""
         self._waiting = None
 
     def withdraw(self, handle: Handle[int | None] | None = None) -> DeferredExchange | None:
-        """Return the waiting exchange, which is not to be done in a step any more; with `handle`, only if it is that
-        one."""
+        """Take the waiting exchange away, so that no step does it, and return it; with `handle`, only if it is that
+        one's."""
         found = self._waiting
         if found is None or (handle is not None and found.handle is not handle):
             return None
@@ -443,7 +450,8 @@ class Deferred:
         return found
 
     def take(self, mine: Row) -> DeferredExchange | None:
-        """Return the exchange, if it can be done now, with the other row's lock held; the caller holds its own row's.
+        """Take the waiting exchange, if it can be done now, with the other row's lock held; the caller holds its own
+        row's.
 
         That lock is only tried: a learner that holds its own row waits for no other, so there is no lock order to keep
         and no deadlock.

@@ -41,7 +41,7 @@ TRACE_VERSION = 1
 
 
 class Use(IntEnum):
-    """Use that an event makes of a row."""
+    """The use that an event makes of a row: none, read, or written."""
 
     NONE = 0
     READ = 1
@@ -49,29 +49,29 @@ class Use(IntEnum):
 
 
 class Access(NamedTuple):
-    """Use that an event makes of the learner's own row, and of the peer's."""
+    """The uses that an event makes of the learner's own row, and of the peer's."""
 
     mine: Use = Use.NONE
     theirs: Use = Use.NONE
 
     @property
     def number(self) -> float:
-        """Both as one number."""
+        """Both uses as one number."""
         return float(self.mine + 4 * self.theirs)
 
     @classmethod
     def from_number(cls, number: float) -> "Access":
-        """Return the access of this number: the inverse.
+        """Return the access with this `number`.
 
         Raises:
-            ValueError, OverflowError: it is the number of none.
+            ValueError, OverflowError: no access has this number.
         """
         theirs, mine = divmod(int(number), 4)
         return cls(Use(mine), Use(theirs))
 
 
 class Kind(IntEnum):
-    """Events of a learner. `mine` and `theirs` are versions before the event."""
+    """The kind of a learner's event. `mine` and `theirs` are versions before the event."""
 
     BEGIN = 1  # mine: number of the command; value: of threads, 0: as the parent says
     DRAW = 2  # mine: the minibatch, or a negative number, see procs/memory/arena.py
@@ -108,7 +108,7 @@ ACCESS = {
     Kind.SENT: Access(mine=Use.READ),
     Kind.TAKEN: Access(mine=Use.WRITTEN),
 }
-"""Access of the kinds that always have the same, where it is not none. A row that is written may be read as well."""
+"""Access of the kinds that always have the same one, unless that is none. A row that is written may also be read."""
 
 
 @dataclass(frozen=True)
@@ -123,10 +123,10 @@ class TraceEvent:
 
     @property
     def access(self) -> Access:
-        """Rows that the event meets.
+        """Uses that the event makes of the two rows.
 
         Raises:
-            ValueError, OverflowError: no learner has noted this.
+            ValueError, OverflowError: the event is damaged.
         """
         return Access.from_number(self.value) if self.kind is Kind.REACH else ACCESS.get(self.kind, Access())
 
@@ -180,7 +180,7 @@ class Trace(Protocol):
 
 
 class NoTrace:
-    """A run that is not recorded."""
+    """A recorder that drops all events, for runs that are not recorded."""
 
     def note(self, kind: Kind, peer: int = -1, mine: int = -1, theirs: int = -1, value: float = 0.0) -> None: ...
 
@@ -209,14 +209,14 @@ def note_gradient(trace: Trace, point: Tensor, gradient: Tensor, weight: float, 
 
 
 class TraceWriter:
-    """A learner's part of a trace. Unbuffered: a system call, two microseconds, an event.
+    """A writer of a learner's part of a trace. It is unbuffered: each event is a system call, of two microseconds.
 
     Args:
-        new: there must be none yet.
-        carried: notes are of exchanges between hosts that row `rank` takes part in.
+        new: True if the file must not exist yet.
+        carried: True for the events of row `rank` in exchanges between hosts.
 
     Raises:
-        OSError: it cannot be written, or is there already.
+        OSError: the file cannot be written, or exists already.
     """
 
     def __init__(self, folder: Path, rank: int, new: bool = False, carried: bool = False) -> None:
@@ -227,12 +227,12 @@ class TraceWriter:
         os.write(self._file, _FORMAT.pack(kind, peer, mine, theirs, value))
 
     def close(self) -> None:
-        """Close: nothing more to note."""
+        """Close the file."""
         os.close(self._file)
 
 
 def session_folder(record: Path, number: int) -> Path:
-    """Return the folder of the trace, in a record of a script's attached sessions, of that session, from 0."""
+    """Return the folder of the trace of session `number`, from 0, in a record of a script's attached sessions."""
     return record / f"session-{number + 1}"
 
 
@@ -240,8 +240,14 @@ def _path(folder: Path, rank: int, carried: bool = False) -> Path:
     return folder / f"{'carried' if carried else 'rank'}-{rank}.bin"
 
 
+def has_events(folder: Path, rank: int) -> bool:
+    """Return True if the file of that learner's events is there."""
+    return _path(folder, rank).exists()
+
+
 def read_events(folder: Path, rank: int, carried: bool = False) -> Iterator[TraceEvent]:
-    """Yield a learner's events, or those of its row between hosts, `carried`, of which there may be no file; in order.
+    """Yield the events of learner `rank` in order; with `carried` those of its row between hosts, which may have no
+    file.
 
     Raises:
         UserError: the file is missing or not a trace; names it.
@@ -267,11 +273,11 @@ def exchange_of(row: int, event: TraceEvent) -> tuple[int, int]:
 
 
 ARRAY = np.dtype([("kind", "<i4"), ("peer", "<i4"), ("mine", "<i8"), ("theirs", "<i8"), ("value", "<f8")])
-"""An event as an item of an array."""
+"""Type of an event in an array."""
 
 
 def read_array(folder: Path, rank: int, carried: bool = False) -> NDArray[Any]:
-    """Return the events of a file as one array.
+    """Return the events of learner `rank`, or with `carried` of its row between hosts, as one array.
 
     Raises:
         UserError: the file is missing or not a trace; names it.
@@ -295,8 +301,8 @@ Digests = dict[str, str]
 
 
 def digests(state: ClusterState, living: tuple[int, ...]) -> Digests:
-    """Return a short hash of every living learner's vectors and counters, and of the centre, by name. The spans that
-    gatherings have learnt are left out: a replay has no clock."""
+    """Return a short hash of every living learner's vectors and counters, and of the centre, by name. Spans that
+    gatherings have learnt are left out, since a replay has no clock."""
     found = {}
     for name, value in state.vectors.items():
         if name == LEARNT:
@@ -312,7 +318,7 @@ def digests(state: ClusterState, living: tuple[int, ...]) -> Digests:
 
 
 ROWS_ON = "rows on"
-"""Among the start's facts: type of the device that learners had their rows on; none: they were in the arena."""
+"""Key, among the facts of a trace's start, of the type of device that held the rows; missing: the arena held them."""
 
 
 HOSTS = "hosts"
@@ -320,7 +326,7 @@ HOSTS = "hosts"
 
 
 class Recorder:
-    """The parent's part of a trace: appended to one that is there already."""
+    """A writer of the parent's part of a trace, which appends to an existing one."""
 
     FILE = "trace.jsonl"
 
@@ -339,7 +345,7 @@ class Recorder:
         return self.commands
 
     def done(self, state: ClusterState, living: tuple[int, ...], lost: tuple[int, ...]) -> None:
-        """Note that all of the last command has been done."""
+        """Record the end of the last command, with digests of the state after it."""
         found = digests(state, living)
         self._known.append(found)
         self._write("done", number=self.commands, living=living, lost=lost, digests=found)
@@ -349,7 +355,8 @@ class Recorder:
         self._write("lost", ranks=ranks)
 
     def load(self, state: ClusterState) -> None:
-        """Note that the state was replaced from outside: by an earlier one, or else by one that is kept here."""
+        """Record that the state was replaced from outside: by an earlier one, or by a new one, which is saved beside
+        the trace."""
         found = self._digest(state)
         file = None
         if found not in self._known:
@@ -367,22 +374,23 @@ class Recorder:
 
 
 def entries_of_host(here: Sequence[int] | None) -> str:
-    """Return the name of the file with the entries of the host with the ranks `here`; None: there is one host."""
+    """Return the name of the file with the entries of the host of ranks `here`; None: there is one host."""
     return Recorder.FILE if here is None else f"trace-{here[0]}.jsonl"
 
 
 def write_entry(folder: Path, what: str, into: str = Recorder.FILE, **entry: Any) -> None:
-    """Append an entry `into` the file of that name; several processes may."""
+    """Append an entry to the file named `into`; several processes may append to it."""
     line = json_line({"what": what, **entry}) + "\n"
     with open(folder / into, "ab", buffering=0) as file:
         file.write(line.encode())
 
 
 def read_entries(folder: Path) -> Iterator[dict[str, Any]]:
-    """Yield the parent's part, in order, or those of all hosts; a last line cut short by a kill is left out.
+    """Yield the entries of the parent's part of a trace, in order, or of all hosts' parts; a last line cut short by a
+    kill is left out.
 
     Raises:
-        UserError: missing, or not a trace; names the file and line.
+        UserError: a file is missing, or not a trace; names file and line.
     """
     for path in sorted(folder.glob("trace-*.jsonl")) or [folder / Recorder.FILE]:
         yield from _entries(path)
@@ -407,7 +415,7 @@ def _entries(path: Path) -> Iterator[dict[str, Any]]:
 
 
 def recorded_learners(folder: Path, entries: Iterable[Mapping[str, Any]]) -> dict[int, Mapping[str, Any]]:
-    """Return the words of the learners of an attached session about themselves, by rank.
+    """Return the entries in which learners of an attached session describe themselves, by rank.
 
     Raises:
         UserError: some are missing.
@@ -435,10 +443,10 @@ def recorded_hosts(folder: Path) -> list[list[int]]:
 
 
 def load_state(folder: Path, entry: Mapping[str, Any]) -> ClusterState:
-    """Return the state a `load` entry kept.
+    """Return the state saved with a `load` entry.
 
     Raises:
-        UserError: its file is missing or damaged.
+        UserError: the state's file is missing or damaged.
     """
     path = folder / entry["file"]
     try:

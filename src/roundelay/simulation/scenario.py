@@ -44,8 +44,8 @@ QUADRATIC_PARAMETERS = 100
 class Scenario:
     """A virtual cluster and how much work it gets: `epochs` of `rounds` minibatches of `frames` for every learner.
 
-    timing_only  compute nothing: how long it takes, who waits, how stale gradients are
-    model_bytes  of a row on the wire, where the cluster does not say
+    timing_only  compute no gradients; find out how long training takes, who waits, and how stale gradients are
+    model_bytes  bytes of a row on the wire, if the cluster does not say
     """
 
     learners: int = 4
@@ -72,25 +72,25 @@ class Scenario:
 
     @property
     def virtual(self) -> VirtualCluster:
-        """The cluster it runs on."""
+        """The virtual cluster of the scenario."""
         return self.cost.virtual(self.learners)
 
     @property
     def minibatch(self) -> int:
-        """Frames a round."""
+        """Number of frames a round."""
         return self.frames * self.learners
 
     def task(self) -> Task:
-        """Return the task that is trained; only the noise of a gradient depends on its frames."""
+        """Return the task to train; only the noise of its gradients depends on frames."""
         examples = self.minibatch * self.rounds
         return TimingOnly(examples) if self.timing_only else Quadratic(QUADRATIC_PARAMETERS, examples, seed=self.seed)
 
     def cluster(self, strategy: Strategy) -> Cluster:
-        """Return the learners under one strategy."""
+        """Return the scenario's learners under a strategy."""
         return Cluster(strategy, self.task(), Sgd(), self.learners, self.seed, self.stragglers)
 
     def runtime(self, cluster: Cluster) -> SimRuntime:
-        """Return its simulator."""
+        """Return a simulator of `cluster` in this scenario."""
         return SimRuntime(cluster, self.cost, model_bytes=self.model_bytes)
 
 
@@ -114,10 +114,8 @@ class Simulated:
 
 
 def simulate(scenario: Scenario, strategies: Sequence[str], exp: Path | None = None) -> list[Simulated]:
-    """Run every strategy of `strategies` through the same minibatches.
-
-    With `exp` every one is a training with a run directory of its own: `exp`, or a folder in it for each of several.
-    """
+    """Simulate each of `strategies` on the same minibatches. With `exp` each is a training with a run directory of its
+    own: `exp`, or, for several strategies, a folder in it."""
     made = [make_strategy(text) for text in strategies]
     if exp is None:
         return [_simulate(scenario, strategy) for strategy in made]
@@ -166,7 +164,7 @@ def _summary(scenario: Scenario, strategy: Strategy, runtime: SimRuntime, outcom
 
 
 def _together(before: Simulated, after: Simulated) -> Simulated:
-    """Return two epochs in a row; minibatches are those of the later one."""
+    """Combine the results of two successive epochs; minibatches are counted up to the later one."""
     return replace(
         after,
         virtual_seconds=before.virtual_seconds + after.virtual_seconds,
@@ -195,7 +193,7 @@ def _ended(label: str, runtime: SimRuntime, error: LearnerDied) -> Simulated:
 
 
 def _train(scenario: Scenario, strategy: Strategy, exp: Path) -> Simulated:
-    """Train the same through the training loop, which leaves a run directory."""
+    """Simulate one strategy by the training loop, which leaves a run directory in `exp`."""
     cluster = scenario.cluster(strategy)
 
     def make_runtime(cluster: Cluster) -> Runtime:
@@ -233,7 +231,7 @@ def _train(scenario: Scenario, strategy: Strategy, exp: Path) -> Simulated:
 
 
 def _recipe(scenario: Scenario, strategy: Strategy) -> dict[str, Any]:
-    """Return the recipe written into the run directory."""
+    """Return the recipe for the run directory of a simulation."""
     return {
         "name": "simulate",
         "training": {
@@ -266,8 +264,8 @@ def _save(x: Tensor, path: Path) -> None:
 class Timed:
     """Result of a timing-only simulation.
 
-    drained  virtual seconds until the last learner found nothing more to draw: of the end of a segment, which may wait
-             for exchanges that are long on their way, it has nothing
+    drained  virtual seconds until the last learner found nothing more to draw, without the end of the segment, which
+             may wait long for exchanges
     """
 
     outcome: Outcome
@@ -276,7 +274,7 @@ class Timed:
 
     @property
     def seconds(self) -> float:
-        """Virtual."""
+        """Virtual seconds of the whole segment."""
         return self.outcome.virtual_seconds or 0.0
 
     @property
@@ -286,14 +284,15 @@ class Timed:
 
     @property
     def frames_per_training_second(self) -> float:
-        """The same without the end of the segment: the speed of a long one."""
+        """Frames per virtual second without the end of the segment: the speed of a long segment."""
         return float(self.outcome.counts.frames.sum()) / self.drained
 
 
 def time_strategy(
     strategy: Strategy, cluster: VirtualCluster, frames: int, rounds: int, seed: int = 0, model_bytes: float = 0.0
 ) -> Timed:
-    """Return `rounds` minibatches of `frames` for every learner of `cluster`, on average."""
+    """Simulate the time of a strategy over `rounds` minibatches of `frames` frames for each learner of `cluster`, on
+    average."""
     learners = cluster.learners
     task = TimingOnly(rounds * frames * learners)
     plan = EpochPlan(0, task.examples, frames * learners, learners, seed)
@@ -304,7 +303,8 @@ def time_strategy(
 
 @dataclass(frozen=True)
 class Measured:
-    """Mean seconds of a recorded run at its fastest segment; other work of a host only slows a run down."""
+    """The measured costs of a run: mean seconds in its fastest segment, since other work of a host only slows a run
+    down."""
 
     name: str
     strategy: Strategy
@@ -325,7 +325,7 @@ class Measured:
 
 
 def cores_used(learners: int, cores: int) -> int:
-    """Return the cores that compute gradients: every learner has as many threads as fit."""
+    """Return the number of cores that compute gradients: each learner has as many threads as fit."""
     return min(cores, learners * max(1, cores // learners))
 
 
@@ -333,7 +333,7 @@ def read_run(exp: Path) -> Measured:
     """Read the costs that a run directory records.
 
     Raises:
-        UserError: not a run on real learners, or one that lacks records; names it.
+        UserError: `exp` is no run of real learners, or lacks records; names it.
     """
     records = read_events(exp / "events.jsonl")
     started, segments = of_kind(records, RunStarted), of_kind(records, Segment)

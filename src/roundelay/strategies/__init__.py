@@ -74,10 +74,11 @@ STRATEGIES = WithPlugins("strategies", _OWN)
 
 
 def make_strategy(name: str, options: Mapping[str, Any] | None = None) -> Strategy:
-    """Return the strategy called `name`, which may carry options (see `parse_strategy`); they go before `options`.
+    """Make the strategy called `name`, which may carry options (see `parse_strategy`) that take precedence over
+    `options`.
 
     Raises:
-        UserError: no such strategy or option, or a value of the wrong type; lists those there are.
+        UserError: no such strategy or option, or a value of the wrong type; lists all.
     """
     name, written = parse_strategy(name)
     given = {**(options or {}), **written}
@@ -86,7 +87,7 @@ def make_strategy(name: str, options: Mapping[str, Any] | None = None) -> Strate
 
 
 def option_names(cls: type[Strategy]) -> list[str]:
-    """Return names of a strategy's options."""
+    """Return the names of a strategy's options."""
     return [field.name for field in in_order(cls)]
 
 

@@ -65,13 +65,13 @@ from roundelay.strategies.base import Strategy, Traits
 Topology = Literal["random-ring", "fixed-ring", "random", "exponential"]
 Weights = Literal["auto", "equal", "progress"]
 REMEMBERED = 256
-"""Exchanges with it after which a share 1/e of a row's mass is left: so many that masses of equally fast learners
-differ by little more than a hundredth, and few beside a run."""
+"""Exchanges after which a share 1/e of a row's mass is left: enough that masses of equally fast learners differ by
+little more than a hundredth, and few compared with a run."""
 
 
 @dataclass(frozen=True)
 class Asynchronous(Strategy):
-    """Base of asynchronous gossip: the sequence of peers to exchange with."""
+    """The base of asynchronous gossip, with the sequence of peers to exchange with."""
 
     topology: Topology = "random-ring"
     """Graph of those who talk to each other (`roundelay list topologies`)."""
@@ -99,11 +99,11 @@ class Asynchronous(Strategy):
 
 @dataclass(frozen=True)
 class PairAverages(Asynchronous):
-    """Base of those whose exchange is a pair average, of equal weights or by progress.
+    """The base of strategies whose exchange is a pair average, with equal weights or by progress.
 
-    `weights` "auto" is progress where rate `gain` or `fastest` looks after the learning rate of learners with a
-    minibatch each, and equal elsewhere: under the other rates, and where learners share a round's minibatch, of which a
-    slow one takes less, and every gradient is to count alike.
+    `weights` "auto" is progress where rate `gain` or `fastest` sets the learning rate of learners with a minibatch
+    each; else it is equal: under other rates, and where learners share a round's minibatch, of which a slow one takes
+    less, so that all gradients should count alike.
     """
 
     weights: Weights = "auto"

@@ -30,7 +30,7 @@ from roundelay.strategies.base import Strategy, Traits
 
 
 class Reporting(Strategy):
-    """Base of those whose learners report to the centre, and go on from it."""
+    """The base of strategies whose learners report to the centre, and go on from it."""
 
     memory: ClassVar[tuple[str, ...]] = ("pulled",)
     traits: ClassVar[Traits] = Traits(
@@ -44,7 +44,7 @@ class Reporting(Strategy):
     )
 
     async def pull(self, me: Me) -> int | None:
-        """Go on from the centre; return the version that was read."""
+        """Copy the centre into the row; return the version read."""
         read = await Fetch(me.centre, me.memory["pulled"])
         me.replace(me.memory["pulled"])
         return read

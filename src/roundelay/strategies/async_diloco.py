@@ -39,7 +39,7 @@ BESIDE = ("momentum", "gathered")
 
 @dataclass(frozen=True)
 class AsyncDiLoCo(OuterMomentum, Reporting):
-    """Outer steps of each learner with the centre, by delayed Nesterov momentum."""
+    """Asynchronous DiLoCo: outer steps of each learner with the centre, by delayed Nesterov momentum."""
 
     period: Count = 50
     local_momentum: Literal["reset", "keep"] = "reset"

@@ -29,7 +29,7 @@ from roundelay.strategies.base import HostOption, Traits
 
 PROPOSED = "outer_proposed"
 LARGEST_MOMENTUM = 0.9
-"""The largest momentum that is taken by itself, DiLoCo's."""
+"""Largest momentum that is taken by default, as in DiLoCo."""
 
 
 @dataclass(frozen=True)
@@ -57,7 +57,7 @@ class AsyncGasLoC(Asynchronous):
         return frozenset(("exchange_share",))  # rows travel with their vectors, as they are
 
     def settled(self, minibatches_a_round: int) -> float:
-        """Return the momentum."""
+        """Return the momentum of proposals, as given or by the number of learners."""
         return min(LARGEST_MOMENTUM, 1 - 1 / minibatches_a_round) if self.momentum is None else self.momentum
 
     def distance(self, learners: int, minibatches_a_round: int) -> float:

@@ -17,7 +17,7 @@ class Traits:
     """Properties a strategy declares of itself; the laws under tests/laws hold it to every line."""
 
     synchronous: bool
-    """Draws by (round, rank); the result does not depend on timing, and simulator and processes agree bit for bit."""
+    """Draws go by (round, rank); results do not depend on timing, and simulator and processes agree bit for bit."""
     conserves: bool
     """With learning rate 0 the sum of all rows (of the holders', and the centre, if there is one) stays as it was; of a
     strategy that is `weighed`, under each exchange the sum of both rows times their masses."""
@@ -33,28 +33,28 @@ class Traits:
     """Time at which a new learner may take a dead one's place: in the running segment, or, where groups form at the
     beginning of a segment, in the next. Asynchronous strategies only."""
     one_host: bool = False
-    """Its exchanges are of fragments and more than rows, or meet vectors that only the peer's learner has: neither
-    travels, so all learners are on one host."""
+    """Exchanges are of fragments with more than rows, or use vectors that only the peer's learner has. Neither travels,
+    so all learners must be on one host."""
     alone_is_sgd: bool = True
-    """With one learner it is plain SGD."""
+    """With one learner the strategy is plain SGD."""
     rows: Literal["equal", "one model", "own"] = "one model"
     """Rows are equal after every step, for all learners update by one mean of gradients; or learners go on from one
     model when a block ends; or each from a row of its own, which is never quite the others'."""
     mixes: bool = True
-    """Its learners may ask for a `Mix`. Synchronous strategies only; see `Strategy.mixes`."""
+    """Learners may ask for a `Mix`. Synchronous strategies only; see `Strategy.mixes`."""
     goes_on: bool = True
-    """The others can go on without one that dies. Synchronous strategies only; where the model is the centre, which
-    learner 0 keeps, no learner can."""
+    """Learners can go on without one that dies. Synchronous strategies only; not if the model is the centre, which
+    learner 0 keeps."""
     rebuilt_from: str = ""
-    """Vector of learners of which a centre that is lost with its host is made again (algorithms/lost_centre.py): "row",
-    or the name of their copy of the centre; "": it cannot be."""
+    """Learners' vector from which a centre lost with its host is made again (algorithms/lost_centre.py): "row", or the
+    name of their copy of the centre; "": it cannot be made again."""
     paced_by_links: bool = False
-    """A learner begins its next exchange when the last is through. So links between hosts say how often, and the codec
-    and the fragments of a run's exchanges (`--wire`, `--fragments`) are for this strategy."""
+    """A learner begins its next exchange when the last is complete. So links between hosts set the pace, and the codec
+    and fragments of a run's exchanges (`--wire`, `--fragments`) apply to this strategy."""
 
     @property
     def joins_at_once(self) -> bool:
-        """Return True if a new learner may take a dead one's place in the running segment."""
+        """True if a new learner may take a dead one's place in the running segment."""
         return self.joins == "at once" and not self.synchronous
 
 
@@ -63,7 +63,7 @@ HostOption = Literal["wire", "fragments", "exchange_share", "means"]
 
 
 class Strategy(ABC):
-    """A frozen dataclass that is its own configuration. One coroutine per learner and segment."""
+    """A strategy: a frozen dataclass that is its own configuration, with one coroutine per learner and segment."""
 
     name: ClassVar[str]
     traits: ClassVar[Traits]
@@ -77,51 +77,52 @@ class Strategy(ABC):
 
     @property
     def memory(self) -> tuple[str, ...]:
-        """Vectors (P,) a learner keeps for this strategy, by name: in `me.memory`, zero at the start, in every
+        """Names of the vectors (P,) that a learner keeps for this strategy in `me.memory`: zero at the start, in every
         checkpoint."""
         return ()
 
     @property
     def centre_memory(self) -> tuple[str, ...]:
-        """Vectors (P,) kept beside the centre, by name: zero at the start, in every checkpoint, guarded by the centre's
-        lock. An `Exchange` with the centre reaches them by `theirs`."""
+        """Names of the vectors (P,) kept beside the centre: zero at the start, in every checkpoint, guarded by the
+        centre's lock. An `Exchange` with the centre reaches them by `theirs`."""
         return ()
 
     @property
     def gives_vectors(self) -> bool:
-        """Does a learner give vectors to means (`Mean`, `Mix`), besides gradients as they lie (`GradMean`)?"""
+        """True if a learner gives vectors to means (`Mean`, `Mix`), besides uncoded gradients (`GradMean`)."""
         return True
 
     @property
     def weighed(self) -> bool:
-        """Has every row a mass, by which exchanges (`Exchange.decay`) and the model to evaluate weigh it?"""
+        """True if every row has a mass, by which exchanges (`Exchange.decay`) and the model to evaluate weigh it."""
         return False
 
     @property
     def label(self) -> str:
-        """Name and the options people tell runs apart by."""
+        """Name of the strategy with the options by which people distinguish runs."""
         return self.name
 
     @property
     def block(self) -> int:
-        """Rounds an interrupted segment ends at a multiple of, so that stopping and going on changes nothing."""
+        """Number of rounds of which an interrupted segment ends at a multiple, so that stopping and going on changes
+        nothing."""
         return 1
 
     @property
     def form(self) -> Codec:
-        """The codec by which it gives vectors to means."""
+        """The codec of vectors that learners give to means."""
         return FP32
 
     @property
     def mixes(self) -> bool:
-        """Do learners read vectors of single others, in a `Mix` or in a mean of coded vectors? Then each host of a
-        synchronous run has a link to every other; else to its neighbours in the chain, along which means go."""
+        """True if learners read vectors of single others, in a `Mix` or in a mean of coded vectors. Then each host of a
+        synchronous run has a link to every other; else only to its neighbours in the chain of means."""
         return self.traits.mixes or not self.form.exact
 
     @property
     def cuts_rows(self) -> bool:
-        """Do parts of a row go their own ways? Then a matrix may be of two moments, and local optimizers are to be
-        elementwise."""
+        """True if parts of a row are exchanged separately. Then a matrix may be of two moments, and local optimizers
+        must be elementwise."""
         return False
 
     def holders(self, ranks: tuple[int, ...]) -> tuple[int, ...]:
@@ -129,13 +130,13 @@ class Strategy(ABC):
         return ranks
 
     def under(self, rate: LearnersRate, shared: bool) -> "Strategy":
-        """Return the strategy with a value for each option left open, for learners under this `rate`, who share a
-        round's minibatch or have one each."""
+        """Return the strategy with a value for each option left open, for learners under this `rate` that share a
+        round's minibatch (`shared`) or have one each."""
         return self
 
     def distance(self, learners: int, minibatches_a_round: int) -> float:
-        """Return distance travelled under a constant gradient without local momentum, as a share of the distance that
-        `sgd` travels at the same rate over the same examples.
+        """Return the distance travelled under a constant gradient without local momentum, as a share of the distance
+        that `sgd` travels at the same rate over the same examples.
 
         By default a round is one step: 1 where `learners` share a round's minibatch (`minibatches_a_round` is 1), 1/L
         where each has its own. A strategy that goes another distance overrides this, and says why on its page.
@@ -143,8 +144,8 @@ class Strategy(ABC):
         return 1 / minibatches_a_round
 
     def moves(self, learners: int, minibatches_a_round: int) -> float:
-        """Return by how much the common model moves for one gradient of one learner, as a share of how far it moves a
-        learner alone: `distance`, told by the gradient. 1/L under averages of `learners`, 1 where a server adds each
+        """Return the distance that one gradient of one learner moves the common model, as a share of the distance that
+        it moves a learner alone: `distance` by gradient. 1/L under averages of `learners`, 1 where a server adds each
         report."""
         return self.distance(learners, minibatches_a_round) * minibatches_a_round / learners
 
@@ -160,18 +161,19 @@ class Strategy(ABC):
 
     @property
     def host_options(self) -> frozenset[HostOption]:
-        """Options for this strategy's traffic from host to host; the others have no effect on it."""
+        """Names of the options for traffic between hosts that have an effect on this strategy."""
         if self.traits.paced_by_links:
             return frozenset(("wire", "fragments", "exchange_share"))
         return frozenset(("means",)) if self.traits.synchronous else frozenset()
 
     @property
     def node_learners(self) -> int:
-        """Learners of one of its nodes, runs of neighbouring ranks that belong on one machine; 1: it has none."""
+        """Learners a node, if the strategy has nodes (neighbouring ranks that belong on one machine); 1: it has
+        none."""
         return 1
 
     def check_optimizer(self, optimizer: LocalOptimizer) -> None:
-        """Raise UserError if learners cannot have this local optimizer."""
+        """Raise a UserError if learners cannot have this local optimizer."""
         if optimizer.by_parameters and self.cuts_rows:
             raise UserError(
                 f"optimizer.name is {optimizer.name}, which updates matrices as a whole, and {self.label} cuts rows "
@@ -180,6 +182,6 @@ class Strategy(ABC):
             )
 
     def check(self, learners: int) -> None:
-        """Raise UserError if this strategy cannot run with so many learners."""
+        """Raise a UserError if this strategy cannot run with so many learners."""
         if learners < 1:
             raise UserError(f"learners is {learners}: at least one is needed.")

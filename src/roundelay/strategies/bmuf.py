@@ -28,7 +28,7 @@ from roundelay.strategies.quorate import Quorate
 
 @dataclass(frozen=True)
 class BlockMomentum(OuterStep, Quorate):
-    """Base of those that filter the change of a block by a momentum."""
+    """The base of strategies that filter the change of a block by a momentum."""
 
     period: Count = 20
     local_momentum: LocalMomentum = "reset"
@@ -74,7 +74,7 @@ class Bmuf(BlockMomentum):
 
 @dataclass(frozen=True)
 class BmufFairseq(BlockMomentum):
-    """Nesterov block momentum without an anchor of its own."""
+    """BMUF as fairseq has it: Nesterov block momentum without an anchor."""
 
     name: ClassVar[str] = "bmuf-fairseq"
     block_memory: ClassVar[tuple[str, ...]] = ("block_model", "block_delta")

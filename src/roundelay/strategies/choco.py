@@ -39,7 +39,7 @@ from roundelay.strategies.base import HostOption, Traits
 from roundelay.strategies.dpsgd import Gossip
 
 STAYING = ("ring", "complete", "graph")
-"""Topologies whose matrix is the same in every round."""
+"""Topologies whose mixing matrix is the same in every round."""
 
 
 @dataclass(frozen=True)
@@ -84,7 +84,7 @@ class ChocoSgd(Gossip):
 
     @property
     def form(self) -> Codec:
-        """Q."""
+        """The codec of changes, Q."""
         return codec_named(self.codec) if self.density is None else Sparse("", self.density, two_bits=False)
 
     async def learn(self, me: Me) -> None:

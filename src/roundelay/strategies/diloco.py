@@ -55,14 +55,15 @@ from roundelay.strategies.periodic import LocalMomentum, OuterMomentum, Periodic
 from roundelay.strategies.quorate import Quorate
 
 ANCHOR, MOMENTUM, CHANGE, LEFT = "outer_anchor", "outer_momentum", "outer_change", "outer_left"
-"""Vectors: W, v, room for g, and e."""
+"""Names of the vectors W, v, room for g, and e."""
 LOCAL = "outer_local"
-"""The learner's own model, where it is not W between two segments."""
+"""Name of the vector with the learner's own model, where that is not W between two segments."""
 
 
 @dataclass(frozen=True)
 class Turn:
-    """The outer step of a fragment: its mean is begun after so many steps of a period, and taken after so many."""
+    """The outer step of a fragment: after how many steps of a period its mean is begun, and after how many it
+    is taken."""
 
     fragment: VectorFragment
     begun: int
@@ -71,7 +72,7 @@ class Turn:
 
 @dataclass(frozen=True)
 class DiLoCo(OuterMomentum, Quorate):
-    """An outer Nesterov step on the mean of all models."""
+    """DiLoCo: an outer Nesterov step on the mean of all models."""
 
     period: Count = 50
     local_momentum: LocalMomentum = "reset"
@@ -114,12 +115,12 @@ class DiLoCo(OuterMomentum, Quorate):
 
     @property
     def streams(self) -> bool:
-        """True where learners go on from other models than W at the end of a period."""
+        """True if learners go on from other models than W at the end of a period."""
         return self.fragments > 1 or self.mix > 0
 
     @property
     def turns(self) -> tuple[Turn, ...]:
-        """Outer steps of a period, in their order. One is taken before the next is begun."""
+        """The outer steps of a period, in order; one is taken before the next is begun."""
         parts = (VectorFragment(number, self.fragments) for number in range(self.fragments))
         ends = [(part, part.within(self.period).stop) for part in parts]
         return tuple(Turn(part, end - self.delay, end) for part, end in ends)
@@ -141,7 +142,7 @@ class DiLoCo(OuterMomentum, Quorate):
 
     @property
     def form(self) -> Codec:
-        """The codec of messages."""
+        """The codec of the messages between learners."""
         return codec_named(self.codec, memory=LEFT)
 
     def distance(self, learners: int, minibatches_a_round: int) -> float:

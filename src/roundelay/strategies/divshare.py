@@ -48,7 +48,8 @@ class DivShare(Strategy):
 
     @property
     def host_options(self) -> frozenset[HostOption]:
-        """Options between hosts: form and parts only of whole rows, since fragments travel as they are."""
+        """Options for traffic between hosts; codec and fragments only for whole rows, since this strategy's fragments
+        travel uncoded."""
         return frozenset(("exchange_share", *(("wire", "fragments") if self.fragments == 1 else ())))
 
     @property

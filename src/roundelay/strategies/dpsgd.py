@@ -61,7 +61,7 @@ TOPOLOGIES = {
     "exponential": "with the learner 1, 2, 4, ... places ahead, by turns",
     "graph": "with the neighbours in a graph of your own (option edges)",
 }
-"""Topologies of all strategies, in words."""
+"""Topologies of all strategies, each with a sentence."""
 Topology = Literal["ring", "random-ring", "complete", "exponential", "graph"]
 Order = Literal["atc", "consensus", "cta"]
 Edges = tuple[tuple[int, int], ...]
@@ -69,7 +69,7 @@ Edges = tuple[tuple[int, int], ...]
 
 @dataclass(frozen=True)
 class Gossip(Strategy):
-    """Base of synchronous gossip: a topology, and the neighbours asked in round k."""
+    """The base of synchronous gossip: a topology, and the neighbours of each learner in round k."""
 
     topology: Topology = "ring"
     """Graph of those who talk to each other (`roundelay list topologies`)."""
@@ -99,7 +99,7 @@ class Gossip(Strategy):
                 raise UserError(f"{self.name}.edges leaves some of {learners} learners unconnected: add edges.")
 
     def mix(self, me: Me, round_: int) -> Mix:
-        """Return this learner's part of round `round_`, in a topology of the living."""
+        """Return this learner's mix in round `round_`, in a topology of the living learners."""
         edges = tuple((int(i), int(j)) for i, j in self.edges)
         if len(me.living) == me.learners:
             weights, others = _mixing(self.topology, edges, me.learners, me.seed, round_, me.rank)
@@ -163,7 +163,7 @@ class DPsgd(Gossip):
 
 
 def mixing_matrix(topology: Topology, edges: Edges, learners: int, seed: int, round_: int) -> NDArray[np.float64]:
-    """Return the matrix of round `round_`, (L, L)."""
+    """Return the mixing matrix of round `round_`, (L, L)."""
     match topology:
         case "ring":
             return ring_matrix(learners)
@@ -203,10 +203,11 @@ def _sparse(
 
 
 def _on_a_ring(rank: int, around: tuple[int, int]) -> tuple[Weights, tuple[int, ...]]:
-    """Return a row of the ring matrix: one third each; one half, where both neighbours are the same learner."""
+    """Return the row of learner `rank` in a ring's mixing matrix, and its readers: one third each, or one half if both
+    neighbours are the same learner."""
     return _equally({rank, *around}), tuple(sorted({*around} - {rank}))
 
 
 def _equally(around: Set[int]) -> Weights:
-    """Return the same weight for all."""
+    """Return equal weights for the learners `around`."""
     return tuple((rank, 1 / len(around)) for rank in sorted(around))

@@ -30,7 +30,7 @@ from roundelay.strategies.base import HostOption, Strategy, Traits
 
 @dataclass(frozen=True)
 class _Elastic(Strategy):
-    """Options of both forms."""
+    """The base of both forms of EASGD, with their options."""
 
     period: Count = 4
     """Local steps between two communications."""
@@ -47,7 +47,7 @@ class _Elastic(Strategy):
 
 @dataclass(frozen=True)
 class Easgd(_Elastic):
-    """Asynchronous elastic averaging."""
+    """Asynchronous elastic averaging: each learner and the centre pull each other now and then."""
 
     name: ClassVar[str] = "easgd"
     traits: ClassVar[Traits] = Traits(

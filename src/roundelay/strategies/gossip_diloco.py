@@ -85,7 +85,7 @@ class GossipDiLoCo(OuterMomentum, Blocks):
             await self.settle_momentum(me, partial(_mean, me, group))
 
     def group(self, me: Me) -> Sequence[int]:
-        """Return the learners that average at the end of this period, by rank."""
+        """Return the ranks of the learners that average with this one at the end of this period, itself included."""
         living, learners = me.living, len(me.living)
         size = learners if self.partners is None else min(self.partners + 1, learners)
         if size == learners:
@@ -95,7 +95,7 @@ class GossipDiLoCo(OuterMomentum, Blocks):
 
 
 def _mean(me: Me, group: Sequence[int], vector: Tensor) -> Mix:
-    """Return the mean of a group whose members are others every time, of which each makes its own."""
+    """Return the mix that averages `vector` (P,) over a group, whose members change every time."""
     return Mix(tuple((rank, 1.0) for rank in group), tuple(rank for rank in group if rank != me.rank), vector)
 
 

@@ -62,8 +62,8 @@ class HAdPsgd(PairAverages):
         return self.node_size
 
     def on_host(self, ranks: Sequence[int], chosen: bool) -> "HAdPsgd":
-        """Return the strategy where a host of several has these `ranks`: the host is a node, unless the size was
-        `chosen`.
+        """Return the strategy for several hosts, of which one has these `ranks`: each host is a node, unless the user
+        has `chosen` the size.
 
         Raises:
             UserError: a node would be on two hosts.
@@ -103,7 +103,7 @@ class HAdPsgd(PairAverages):
             await Wait(mixing)
 
     async def _together(self, me: Me, node: tuple[int, ...], here: Snapshot) -> Snapshot:
-        """Return the first member's snapshot, on all members: a mean in which the others weigh nothing."""
+        """Return the first member's snapshot on all members of a node, by a mean in which the others weigh nothing."""
         first = me.rank == node[0]
         model = await Mean(node, here.vector, 1.0 if first else 0.0)
         if first:

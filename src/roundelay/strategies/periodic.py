@@ -43,7 +43,7 @@ class Setting(Protocol):
 
 @dataclass(frozen=True)
 class PlainSetting:
-    """A setting without local momentum."""
+    """A setting of learners without local momentum."""
 
     learners: int
     minibatches_a_round: int
@@ -54,7 +54,7 @@ class PlainSetting:
 
 
 class LocalSteps(Strategy):
-    """Learners train alone for `period` steps, then do something together."""
+    """The base of strategies whose learners train alone for `period` steps, then do something together."""
 
     period: Count
     """Local steps between two communications."""
@@ -62,7 +62,7 @@ class LocalSteps(Strategy):
     """Treatment of the learners' optimizers when models are averaged; reset sets their momentum to zero."""
 
     def shortfall(self, me: Setting) -> float:
-        """Return distance that the mean of all models moves in a round under a constant gradient, as a share of the
+        """Return the distance that the mean of all models moves in a round under a constant gradient, as a share of the
         distance that one learner moves in the steps that the round stands for.
 
         1/L where every learner has a minibatch of its own (L of them are one step of each; Li et al. 2017), 1 where
@@ -72,7 +72,7 @@ class LocalSteps(Strategy):
         return (me.share_after_reset(self.period) if resets else 1.0) / me.minibatches_a_round
 
     async def settle_momentum(self, me: Me, mean: Callable[[Tensor], Effect[Tensor]]) -> None:
-        """Treat the local optimizer's momentum as `local_momentum` says, where the model is not this learner's alone;
+        """Keep, reset or average the local optimizer's momentum, as `local_momentum` says, after models were averaged;
         `mean` averages a vector."""
         if self.local_momentum == "reset":
             me.reset_momentum()
@@ -82,7 +82,7 @@ class LocalSteps(Strategy):
 
 
 class OuterStep(LocalSteps):
-    """Learners move a model by an outer step, with a momentum and a rate, after they have trained alone."""
+    """The base of strategies with an outer step, with a momentum and a rate, after learners have trained alone."""
 
     momentum: ShareBelowOne | None
     """Momentum of the outer step."""
@@ -91,7 +91,7 @@ class OuterStep(LocalSteps):
 
     @abstractmethod
     def settled(self, me: Setting) -> tuple[float, float]:
-        """Return momentum and rate of the outer step."""
+        """Return the momentum and rate of the outer step, as given or as they follow from the setting."""
 
     def distance(self, learners: int, minibatches_a_round: int) -> float:
         plain = PlainSetting(learners, minibatches_a_round)
@@ -100,7 +100,7 @@ class OuterStep(LocalSteps):
 
 
 class OuterMomentum(OuterStep):
-    """Outer steps with a given momentum, whose rate follows from it as in `diloco`."""
+    """The base of outer steps with a given momentum, from which the rate follows as in `diloco`."""
 
     momentum: ShareBelowOne
 
@@ -110,7 +110,8 @@ class OuterMomentum(OuterStep):
 
 @dataclass(frozen=True)
 class Blocks(LocalSteps):
-    """The loop: train alone for `period` steps, then do something together, which a strategy adds."""
+    """The loop of blocks: train alone for `period` steps, then end the block together, in a way that a strategy
+    adds."""
 
     period: Count = 5
     local_momentum: LocalMomentum = "keep"
@@ -142,7 +143,7 @@ class Blocks(LocalSteps):
         """Leave in the row the model to go on from, after a block in which this learner has trained so many frames."""
 
     def start(self, me: Me) -> None:
-        """Start before the first block of a segment."""
+        """Prepare the learner's memory before the first block of a segment."""
 
     def finish(self, me: Me) -> None:
         """Finish after the last block of a segment: leave in the row the model to evaluate."""
@@ -150,7 +151,7 @@ class Blocks(LocalSteps):
 
 @dataclass(frozen=True)
 class Periodic(Blocks):
-    """Blocks that end with the mean of all models; a strategy adds its use."""
+    """Blocks that end with the mean of all models; a strategy adds what is done with it."""
 
     traits: ClassVar[Traits] = Traits(
         synchronous=True,
@@ -183,5 +184,5 @@ class Periodic(Blocks):
 
     @abstractmethod
     def end_block(self, me: Me, mean: Tensor) -> None:
-        """Leave in the row the model to go on from, given the mean (P,) of all models (or that of `given`), which is
-        the same on all learners."""
+        """Leave in the row the model to go on from, given the mean (P,) of all models (or of what `given` says), which
+        is the same on all learners."""

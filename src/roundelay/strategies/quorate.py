@@ -35,15 +35,15 @@ from roundelay.core.state import Me
 from roundelay.strategies.periodic import Periodic
 
 BASE = "gathering_base"
-"""Vector of a learner: the model that it goes on from."""
+"""Name of a learner's vector: the model that it goes on from."""
 SUMS = ("gathered", "gathered_weight")
-"""Vectors beside the centre: sums over those who came."""
+"""Names of the vectors beside the centre: sums over the learners that came."""
 
 
 @dataclass(frozen=True)
 class Quorate(Periodic):
-    """Blocks that may end with the mean of those who came. `memory` of a strategy is named by `block_memory`, its
-    first vector the model that an outer step begins at."""
+    """Blocks that may end with the mean of those learners that came. `block_memory` names a strategy's vectors, first
+    the model at which an outer step begins."""
 
     quorum: float | None = field(default=None, kw_only=True)
     """Learners that end a block, as a share below 1 or a number; null for all (docs/quorum.md)."""
@@ -89,7 +89,7 @@ class Quorate(Periodic):
 
     @property
     def gathers(self) -> bool:
-        """Do learners meet in gatherings, and not in means of all?"""
+        """True if learners meet in gatherings, and not in means of all."""
         return self.quorum is not None or self.guard is not None
 
     @property
@@ -99,7 +99,7 @@ class Quorate(Periodic):
 
     @property
     def block_memory(self) -> tuple[str, ...]:
-        """Names of the vectors (P,) that go from block to block."""
+        """Names of the vectors (P,) that a strategy keeps from block to block."""
         return ()
 
     @property
@@ -116,7 +116,7 @@ class Quorate(Periodic):
             raise UserError(f"{self.name}.quorum is {self.quorum:g} with {learners} learners: give as many at most.")
 
     def terms(self, learners: int) -> Quorum:
-        """Return the terms of a gathering of so many learners."""
+        """Return the terms on which a gathering of so many learners closes."""
         quorum = learners if self.quorum is None else self.quorum
         needed = math.ceil(quorum * learners - 1e-9) if quorum < 1 else int(quorum)
         return Quorum(needed, self.grace, self.spread, self.late == "drop", self.guard)
@@ -125,7 +125,7 @@ class Quorate(Periodic):
         return self._gather_blocks(me) if self.gathers else super().learn(me)
 
     async def _gather_blocks(self, me: Me) -> None:
-        """Run the loop, with gatherings in the place of means."""
+        """Run the loop of blocks, with gatherings in place of means."""
         opening = GatheringOpened(self, *self._setting(me))
         await Exchange(me.centre, opening, (me.memory[BASE],), theirs=self.centre_memory)
         steps, frames, loss = 0, 0.0, 0.0
@@ -150,14 +150,14 @@ class Quorate(Periodic):
             me.reset_momentum()
 
     def _setting(self, me: Me) -> tuple[int, int, float, float]:
-        """Return numbers of a learner that outer steps follow from, as rules beside the centre take them."""
+        """Return the numbers of a learner on which outer steps depend, as rules at the centre take them."""
         share = me.share_after_reset(self.period) if self.local_momentum == "reset" else 1.0
         return me.learners, me.minibatches_a_round, me.learning_rate, share
 
 
 class _AtCentre:
-    """A learner as a strategy's blocks see it, where its row is a chunk of the centre, and its memory beside that, (C,)
-    each. Outer steps are elementwise, so they may be taken chunk by chunk."""
+    """A stand-in for a learner in a strategy's outer step at the centre: its row is a chunk of the centre, its memory
+    the vectors beside that, (C,) each. Outer steps are elementwise, so they may be taken chunk by chunk."""
 
     def __init__(self, rule: "_BesideCentre", centre: Tensor, memory: Sequence[Tensor]) -> None:
         self.learners, self.minibatches_a_round = rule.learners, rule.minibatches_a_round
@@ -166,17 +166,17 @@ class _AtCentre:
         self.steps = 1 if memory and bool(memory[0].any()) else 0  # vectors beside the centre are zero at the start
 
     def share_after_reset(self, steps: int) -> float:
-        """Return the share of a block, which is all that is asked for."""
+        """Return the share given for a block, whatever `steps`."""
         return self._share
 
     def replace(self, vector: Tensor) -> None:
-        """Go on from `vector` (C,)."""
+        """Overwrite the chunk of the centre with `vector` (C,)."""
         self.x.copy_(vector)
 
 
 @dataclass(frozen=True)
 class _BesideCentre(StrategyRule):
-    """A rule of the centre and the vectors beside it; numbers are those of the learner that asks for it."""
+    """A rule on the centre and the vectors beside it; its numbers are those of the learner that asks for it."""
 
     strategy: Quorate
     learners: int
@@ -195,8 +195,8 @@ class _BesideCentre(StrategyRule):
 
 @dataclass(frozen=True)
 class GatheringOpened(_BesideCentre):
-    """A segment begins: `mine` and `base` are the model to go on from, and so is the centre, `theirs`. Every learner
-    does so, and the first time and the last are the same."""
+    """The rule at a segment's beginning: `mine` and `base` become the model to go on from, and so does the centre,
+    `theirs`. All learners apply it, which changes nothing after the first time."""
 
     opens: ClassVar[bool] = True
 
@@ -209,13 +209,13 @@ class GatheringOpened(_BesideCentre):
 
 @dataclass(frozen=True)
 class GatheringClosed(_BesideCentre):
-    """A gathering closes: the strategy's outer step on the mean of those who came. With nothing given nothing is
-    done. After the `last` of a segment the centre is the model to evaluate."""
+    """The rule that closes a gathering: the strategy's outer step on the mean of the learners that came. If none gave
+    anything, it does nothing. After the `last` of a segment the centre is the model to evaluate."""
 
     last: bool
 
     def __call__(self, mine: Tensor, theirs: Tensor, *beside: Tensor) -> None:
-        """Change `theirs` and the vectors `beside` it, (C,), in place; `mine` takes no part."""
+        """Change the centre, `theirs`, and the vectors `beside` it, (C,), in place; `mine` is not used."""
         gathered, weights, *memory = beside
         here = self._at(theirs, memory)
         mean = gathered_mean(theirs, gathered, weights)

@@ -16,7 +16,7 @@ from roundelay.strategies.base import HostOption, Strategy, Traits
 
 @dataclass(frozen=True)
 class SerialSgd(Strategy):
-    """Plain minibatch SGD."""
+    """Plain minibatch SGD on one learner."""
 
     name: ClassVar[str] = "sgd"
     traits: ClassVar[Traits] = Traits(synchronous=True, conserves=True, staleness_bound=0, waits="none", mixes=False)

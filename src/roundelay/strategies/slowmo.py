@@ -23,7 +23,7 @@ from roundelay.strategies.bmuf import BlockMomentum
 
 @dataclass(frozen=True)
 class SlowMo(BlockMomentum):
-    """Slow momentum over local SGD."""
+    """SlowMo: a slow momentum on the mean of models trained by local SGD."""
 
     period: Count = 12
 

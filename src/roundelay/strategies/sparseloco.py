@@ -35,7 +35,7 @@ from roundelay.strategies.periodic import LocalMomentum, Periodic, PlainSetting
 
 @dataclass(frozen=True)
 class SparseLoCo(Periodic):
-    """Outer steps on the mean of sparse changes, with error feedback."""
+    """SparseLoCo: outer steps on the mean of sparse changes, with error feedback."""
 
     period: Count = 50
     local_momentum: LocalMomentum = "reset"
@@ -65,7 +65,7 @@ class SparseLoCo(Periodic):
 
     @property
     def form(self) -> Sparse:
-        """The codec of messages."""
+        """The codec of the messages between learners."""
         return Sparse("outer_left", self.density, self.two_bits)
 
     def start(self, me: Me) -> None:

@@ -29,7 +29,7 @@ from roundelay.strategies.base import Strategy, Traits
 
 @dataclass(frozen=True)
 class Sparta(Strategy):
-    """Local SGD with means of random parts of the model."""
+    """SPARTA: local SGD with means of random parts of the model."""
 
     fragments: Count = 200
     """Parts of the model, of which one is averaged each time."""
@@ -55,7 +55,7 @@ class Sparta(Strategy):
         return f"{self.name} fragments {self.fragments}" + f" period {self.period}" * (self.period > 1)
 
     def drawn(self, me: Me) -> VectorFragment:
-        """Return the part that all average after the learner's present step."""
+        """Return the part of the model that all learners average after this learner's present step."""
         return VectorFragment(int(stream(me.seed, "slice", me.steps).integers(self.fragments)), self.fragments)
 
     async def learn(self, me: Me) -> None:

@@ -28,12 +28,12 @@ from roundelay.core.state import Me
 from roundelay.strategies.base import HostOption, Strategy, Traits
 
 GRADIENT_LEFT = "gradient_left"
-"""The vector e."""
+"""Name of the vector e, the part of gradients that was left out."""
 
 
 @dataclass(frozen=True)
 class Ssgd(Strategy):
-    """Allreduce SGD."""
+    """Synchronous SGD: a step on the mean of all learners' gradients."""
 
     codec: str = one_of(CODECS, "fp32")
     """Form in which gradients are sent; the part it leaves out is sent later."""

@@ -28,9 +28,9 @@ FITTED_DIGITS = 5
 @final
 @dataclass(frozen=True)
 class Configuration:
-    """Runs of one strategy that differ in their seed alone.
+    """A configuration of the fit: runs of one strategy that differ in their seed alone.
 
-    source  place of the figures
+    source  file or page of the figures
     loss    mean over seeds of log(held-out loss / that of one learner)
     """
 
@@ -43,10 +43,10 @@ class Configuration:
 @final
 @dataclass(frozen=True)
 class Residual:
-    """A configuration beside the fit, in log(loss / loss of one learner).
+    """A configuration compared with the fit, in log(loss / loss of one learner).
 
-    left_out  the fit to all others
-    terms     by column
+    left_out  prediction of the fit to all others
+    terms     terms of the prediction, by column
     """
 
     source: str
@@ -68,7 +68,8 @@ def configurations() -> list[Configuration]:
 
 
 def _on_two_hosts(known: Mapping[str, Any]) -> Iterator[Configuration]:
-    """Yield whole trainings on two hosts: loss over that of `ssgd`, which computes the same as one learner."""
+    """Yield configurations of whole trainings on two hosts, by loss over that of `ssgd`, which computes the same as one
+    learner."""
     rounds = known["frames"] * known["epochs"] / known["minibatch"]
     for row in known["rows"]:
         link = VirtualLinks(between=VirtualLink(LATENCY, bytes_per_second(row["rate"])))
@@ -117,7 +118,7 @@ def _tables(an4: Mapping[str, Any]) -> Iterator[Configuration]:
 
 
 def fit_all() -> tuple[EfficiencyFit, list[Residual]]:
-    """Return the fit, and every configuration beside it."""
+    """Fit all configurations; return the fit and the residual of each."""
     used = configurations()
     terms = [columns(make_strategy(one.strategy), one.trained) for one in used]
     x = np.array([[found[name] for name in COLUMNS] for found in terms])
@@ -163,7 +164,8 @@ def _size(values: NDArray[np.float64]) -> float:
 
 
 def exponent_of(lengths: Mapping[str, Any]) -> tuple[float, float]:
-    """Return -d log(loss) / d log(examples), and its standard error over the pairs of neighbouring lengths."""
+    """Return the exponent of the loss over examples, -d log(loss) / d log(examples), and its standard error over pairs
+    of neighbouring lengths of training."""
     found = []
     for epochs_of in lengths["losses"].values():
         for seed in epochs_of:
@@ -181,7 +183,7 @@ def _digits(value: float) -> float:
 
 
 def write(path: Path) -> None:
-    """EfficiencyFit, and write the file."""
+    """Fit all configurations, and write the fit to the file `path`."""
     fit, rows = fit_all()
     lines = [f" {json.dumps(key)}: {json.dumps(value)}" for key, value in asdict(fit).items()]
     body = ",\n".join(f"  {json_line(asdict(row))}" for row in rows)
@@ -189,13 +191,13 @@ def write(path: Path) -> None:
 
 
 LATENCY = 1e-4
-"""Seconds of a message, assumed: it hardly matters for models."""
+"""Latency in seconds that is assumed of a link: it hardly matters for models."""
 
 
 @final
 @dataclass(frozen=True)
 class MeasuredRow:
-    """A line: a mode over links of a rate, and its throughput over that of learners that never talk."""
+    """A measured line: a mode over links of a rate, and its throughput over that of learners that never talk."""
 
     rate: str
     mode: str
@@ -205,9 +207,9 @@ class MeasuredRow:
 @final
 @dataclass(frozen=True)
 class MeasuredTable:
-    """Rows of one setting (measured.yaml explains the keys).
+    """The measured rows of one setting (measured.yaml explains the keys).
 
-    slow   the last learner takes so many times as long as the others
+    slow   how many times as long the last learner takes as the others
     share  of busy cores that exchanges were allowed (`exchange_share`); None: the default
     """
 
@@ -221,7 +223,7 @@ class MeasuredTable:
     share: float | None = None
 
     def cluster(self, rate: str) -> VirtualCluster:
-        """Return the two hosts, with links of this rate."""
+        """Return the table's two hosts as a virtual cluster, with links of this rate."""
         last = 2 * self.learners - 1
         return VirtualCluster(
             name=f"two hosts, {rate}",
@@ -243,14 +245,14 @@ class ThroughputCompared:
 
 
 def candidate_of(mode: str) -> Candidate:
-    """Return the strategy, and the run's options, of a mode."""
+    """Return the strategy and the run's options that a `mode` of measured.yaml names."""
     name, *options = mode.split("+")
     given = dict(option.split("=") for option in options)
     return Candidate(name, given.get("wire", "fp32"), int(given.get("fragments", 1)))
 
 
 def load_measured() -> list[MeasuredTable]:
-    """Return all tables of throughput."""
+    """Return all tables of measured throughput."""
     return [build(MeasuredTable, one) for one in read_measured()["throughput"]]
 
 
@@ -260,7 +262,7 @@ def read_measured() -> dict[str, Any]:
 
 
 def predicted(tables: Iterable[MeasuredTable]) -> list[ThroughputCompared]:
-    """Return every row with the throughput, over that of never talking, that the simulator says."""
+    """Return every row with the throughput that the simulator predicts, over that of learners that never talk."""
     found = []
     for table in tables:
         for row in table.rows:
@@ -272,7 +274,7 @@ def predicted(tables: Iterable[MeasuredTable]) -> list[ThroughputCompared]:
 
 
 def throughput_error(rows: Sequence[ThroughputCompared]) -> float:
-    """Return root mean square of the logarithm of predicted over measured."""
+    """Return the root mean square of log(predicted / measured throughput)."""
     return sqrt(sum(log(one.ratio / one.row.ratio) ** 2 for one in rows) / len(rows))
 
 

@@ -17,12 +17,12 @@ from roundelay.core.strategy_text import did_you_mean
 from roundelay_lab.claims.experiment import AnyExperiment, Mixing, Regime, Scenarios, Trainings
 
 Selection = Mapping[str, Any]
-"""Rows of a table by their keys: each key is one value, or one of a list."""
+"""A selection of a table's rows by their keys: for each key one value, or a list of values."""
 
 
 @dataclass(frozen=True)
 class Citation:
-    """A paper, the place in it, and its statement there in our words."""
+    """A citation: a paper, the place in it, and its statement there in our words."""
 
     paper: str
     place: str
@@ -35,9 +35,9 @@ class Check:
 
     says      the bound in words
     column    whose interval over seeds is taken, configuration by configuration
-    rows      configurations that it is about
-    over      divide each by the row of the same seed that this selects, which must be one
-    same      keys in which that row equals the one divided, beside the seed
+    rows      configurations that the check is about
+    over      selects the one row of the same seed by which each is divided
+    same      keys, besides the seed, in which that row equals the divided one
     take      every: each configuration keeps the bound; any: one at least; median: the middle one
     at_most, at_least   the bound
     """
@@ -58,8 +58,9 @@ class Check:
 
 @dataclass(frozen=True)
 class Rule:
-    """`open` if one of the checks `open` holds: then the experiment cannot tell. Else `shown` if all checks `shown`
-    hold, else `refuted` if one of the checks `refuted` holds, else `not shown` if one of `shown` fails, else open."""
+    """A rule from checks to a verdict: `open` if one of the checks `open` holds: then the experiment cannot tell. Else
+    `shown` if all checks `shown` hold, else `refuted` if one of the checks `refuted` holds, else `not shown` if one of
+    `shown` fails, else open."""
 
     shown: tuple[Check, ...]
     refuted: tuple[Check, ...]
@@ -68,8 +69,8 @@ class Rule:
 
 @dataclass(frozen=True)
 class Landing:
-    """The spread that a rerun keeps to: the mean over seeds of `column`, in every configuration, differs from that of
-    the evidence by at most a share `within` of it. Two values above `broken` are equally bad, and count as equal."""
+    """The spread that a rerun must keep to: the mean over seeds of `column`, in every configuration, differs from that
+    of the evidence by at most a share `within` of it. Two values above `broken` are equally bad, and count as equal."""
 
     column: str
     within: float
@@ -92,11 +93,11 @@ class Figure:
 
 @dataclass(frozen=True)
 class Claim:
-    """A claim of a paper.
+    """A claim of a paper, with its experiment and the rule of its verdict.
 
     known   facts known before the experiment was run
-    fixed   whether the bounds of the rule were written before its table was known, or after
-    regime  how its minibatches lie to the noise of gradients
+    fixed   before or after: when the bounds of the rule were written, relative to the table
+    regime  measurement of its minibatches against the noise of gradients
     open    the work that would settle a claim that cannot be settled here; then nothing else need be given
     limits  cases that a verdict does not cover
     """
@@ -124,11 +125,11 @@ class Claim:
             raise UserError(f"claim {self.name}: only trainings have a regime.")
 
     def with_seeds(self, first: int) -> "Claim":
-        """Return it with as many other seeds, counted from `first`; where values are tuned, that one tunes, and those
-        after it judge.
+        """Return the claim with as many other seeds, counted from `first`; if values are tuned, `first` tunes, and the
+        seeds after it judge.
 
         Raises:
-            UserError: its experiment has no seeds.
+            UserError: the claim's experiment has no seeds.
         """
         match self.experiment:
             case Trainings() as experiment:
@@ -141,12 +142,12 @@ class Claim:
 
     @property
     def command(self) -> str:
-        """Command that runs it."""
+        """Command line that runs the claim's experiment."""
         return f"roundelay claims run {self.name}{self._corpus}"
 
     @property
     def regime_command(self) -> str:
-        """Command that measures its regime."""
+        """Command line that measures the claim's regime."""
         return f"roundelay claims regime {self.name}{self._corpus}"
 
     @property
@@ -170,7 +171,7 @@ class Claim:
 
     @property
     def bounds(self) -> str:
-        """Fingerprint of the rule, wording apart: evidence says under which it was measured."""
+        """Fingerprint of the rule without its wording; evidence records the one under which it was measured."""
         groups = (self.rule.shown, self.rule.refuted, self.rule.open) if self.rule else ()
         return _fingerprint([[{k: v for k, v in plain(one).items() if k != "says"} for one in g] for g in groups])
 
@@ -191,7 +192,7 @@ def find_claim(name: str) -> Claim:
     """Return the claim of that name or number.
 
     Raises:
-        UserError: there is none; names the nearest.
+        UserError: there is no such claim; names the nearest.
     """
     claims = load_claims()
     for claim in claims:

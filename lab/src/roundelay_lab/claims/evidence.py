@@ -15,13 +15,13 @@ from roundelay_lab.claims.rule import Judgement, Verdict, judge, landings
 
 @dataclass(frozen=True)
 class Evidence:
-    """Table of an experiment.
+    """The evidence for a claim: the table of its experiment.
 
     definition  fingerprint of the experiment as it was
     bounds      fingerprint of the rule as it was when the experiment was run
-    rows        judged; a line each
+    rows        rows that are judged
     tuning      trainings by which values were chosen
-    seconds     of all runs together
+    seconds     seconds of all runs together
     """
 
     claim: str
@@ -43,10 +43,10 @@ def load_evidence(claim: Claim) -> Evidence | None:
 
 
 def load_regime(claim: Claim) -> Evidence | None:
-    """Return the table of the claim's regime that comes with the package; None: there is none yet.
+    """Return the table of the claim's regime that comes with the package; None if there is none yet.
 
     Raises:
-        UserError: it is of another experiment.
+        UserError: the table is of another experiment.
     """
     found = None if claim.regime is None else _packaged(f"{claim.name}-regime")
     if found is not None and found.definition != claim.regime_definition:
@@ -63,7 +63,7 @@ def read_evidence(path: Path) -> Evidence:
     """Return the evidence in a file.
 
     Raises:
-        UserError: it is none.
+        UserError: the file is no evidence.
     """
     return build(Evidence, read_json(path), str(path))
 
@@ -80,7 +80,7 @@ def write_evidence(evidence: Evidence, path: Path) -> None:
 
 
 def judged(claim: Claim, evidence: Evidence | None) -> Judgement:
-    """Return the verdict on a claim by its evidence; open without.
+    """Return the verdict on a claim by its evidence; without evidence it is open.
 
     Raises:
         UserError: the evidence is of another experiment.
@@ -93,13 +93,13 @@ def judged(claim: Claim, evidence: Evidence | None) -> Judgement:
 
 
 def fixed_before(claim: Claim, evidence: Evidence) -> bool:
-    """Return True if the bounds of a claim's rule are those that were written before its experiment was run."""
+    """Return True if the bounds of a claim's rule were written before its experiment was run."""
     return claim.fixed == "before" and evidence.bounds == claim.bounds
 
 
 def landed(claim: Claim, rows: list[Row]) -> list[str] | None:
-    """Return sentences about configurations of a rerun that are not within the stated spread of the evidence that comes
-    with the package; None: there is none."""
+    """Return a sentence for each configuration of a rerun that is outside the stated spread of the package's evidence;
+    None if the package has none."""
     evidence = load_evidence(claim)
     if evidence is None or evidence.definition != claim.definition:
         return None

@@ -23,7 +23,7 @@ class Printed:
 
     @property
     def keys(self) -> tuple[str, ...]:
-        """Names of its keys."""
+        """Names of the keys of the experiment's rows."""
         if self.what == "ibm":
             return ("source", "system", "strategy", "gpus", "use", "assumed")
         return ("network", "strategy", "minibatch", "gpus", "period", "use")
@@ -31,7 +31,7 @@ class Printed:
 
 @dataclass(frozen=True)
 class Scenarios:
-    """Strategies on virtual clusters, on a noisy quadratic or on time alone; nothing is trained.
+    """An experiment with strategies on virtual clusters, on a noisy quadratic or on time alone; no model is trained.
 
     factors   how many times slower learner 1 is than the others, each in a run of its own; 1: all are equal
     rounds    minibatches of a learner, on average
@@ -51,13 +51,14 @@ class Scenarios:
 
     @property
     def keys(self) -> tuple[str, ...]:
-        """Names of its keys."""
+        """Names of the keys of the experiment's rows."""
         return ("strategy", "learners", "factor")
 
 
 @dataclass(frozen=True)
 class Mixing:
-    """Distance from consensus that gradient noise and a topology settle to, beside the theory of the mixing matrix.
+    """An experiment on the distance from consensus that gradient noise and a topology settle to, and its theory by the
+    mixing matrix.
 
     The curvature is next to nothing, so that only noise moves rows apart and only mixing brings them together.
     """
@@ -71,14 +72,14 @@ class Mixing:
 
     @property
     def keys(self) -> tuple[str, ...]:
-        """Names of its keys."""
+        """Names of the keys of the experiment's rows."""
         return ("strategy", "learners")
 
 
 @dataclass(frozen=True)
 class Part:
-    """Trainings of one grid, as `roundelay compare` plans them: every strategy with every number of learners, and one
-    learner (`sgd`).
+    """A part of an experiment: trainings of one grid, as `roundelay compare` plans them: every strategy with every
+    number of learners, and one learner (`sgd`).
 
     overrides  section.key=value; one with several values is an axis, and so is strategy.OPTION=value,value
     tune       section.key=value,value: for each strategy, number of learners and value of an axis the best on dev of
@@ -100,7 +101,7 @@ class Part:
 
 @dataclass(frozen=True)
 class Trainings:
-    """Trainings of a packaged recipe on speech, in the simulator with real gradients.
+    """An experiment with trainings of a packaged recipe on speech, in the simulator with real gradients.
 
     runs       folder of the runs: claims that share it share trainings, and have the same recipe and overrides
     overrides  section.key=value for all parts
@@ -120,7 +121,7 @@ class Trainings:
 
     @property
     def keys(self) -> tuple[str, ...]:
-        """Names of its keys; a tuned option is a column."""
+        """Names of the keys of the experiment's rows; a tuned option is a column."""
         texts = [text.partition("=") for part in self.parts for text in (*self.overrides, *part.overrides)]
         axes = [short(key) for key, _, values in texts if "," in values and not values.startswith(("{", "["))]
         slow = ["straggler"] if any(part.stragglers for part in self.parts) else []
@@ -128,12 +129,12 @@ class Trainings:
 
     @property
     def wants(self) -> str:
-        """Options of its command by which the corpus is found."""
+        """Options of the experiment's command by which the corpus is found."""
         return "--source DIR" + (" --lexicon FILE" if "librispeech" in self.recipe else "")
 
     @property
     def grids(self) -> list[tuple[Part, str]]:
-        """Every strategy of every part; trainings on processes are a part of their own."""
+        """Every strategy of every part, (part, strategy); trainings on processes are a part of their own."""
         return [
             (part, strategy) for whole in self.parts for strategy in whole.strategies for part in self._split(whole)
         ]
@@ -151,14 +152,14 @@ PROCESSES = "training.runtime=procs"
 
 @dataclass(frozen=True)
 class Regime:
-    """Minibatches beside the noise scale of gradients: one learner is trained with each, and its gradients are measured
-    after every epoch (noise.py).
+    """A measurement of minibatches against the noise scale of gradients: one learner is trained with each, and its
+    gradients are measured after every epoch (noise.py).
 
     overrides  section.key=value, beside those of the experiment; `training.minibatch` is an axis
     tune       as of a part
     seeds      number of seeds, as in the experiment
-    groups     so many minibatches of `size` are drawn for each look, no example twice
-    says       its meaning for the claim
+    groups     number of minibatches of `size` drawn for each measurement, no example twice
+    says       meaning of the result for the claim
     """
 
     overrides: tuple[str, ...]
@@ -169,7 +170,7 @@ class Regime:
     says: str = ""
 
     keys: ClassVar[tuple[str, ...]] = ("minibatch", "epoch")
-    """Names of its keys."""
+    """Names of the keys of the experiment's rows."""
 
     @property
     def tuned(self) -> tuple[str, ...]:
@@ -181,17 +182,17 @@ AnyExperiment = Printed | Scenarios | Mixing | Trainings
 
 
 def short(key: str) -> str:
-    """Return the name for a table: `strategy.period` is `period`."""
+    """Return a key's short name for a table: `period` for `strategy.period`."""
     return key.rpartition(".")[2]
 
 
 Work = Callable[[Progress], Row]
-"""Works a row's columns out."""
+"""Function that computes the columns of a row."""
 
 
 @dataclass(frozen=True)
 class Piece:
-    """`key` are the row's keys and seed, plain values."""
+    """A row to be computed: `key` are its keys and seed, plain values."""
 
     key: Row
     work: Work
@@ -199,7 +200,8 @@ class Piece:
 
 @dataclass(frozen=True)
 class Found:
-    """Table of an experiment and the seconds it took; `tuning` has rows by which values were chosen."""
+    """The result of an experiment: its table, and the seconds it took; `tuning` has rows by which values were
+    chosen."""
 
     rows: list[Row]
     tuning: list[Row]

@@ -42,12 +42,12 @@ from roundelay_speech.acoustic import make_job
 from roundelay_speech.grids.running import recipe_of
 
 LOOKS = 1 << 20
-"""Number of the epoch whose order the minibatches of a look are drawn in: no training has it."""
+"""Number of the epoch by whose order minibatches of a measurement are drawn, which no training has."""
 
 
 def noise_scale(gradients: Iterable[Tensor], examples: float) -> float | None:
-    """Return B, in examples, from gradients (P,) of disjoint minibatches of so many examples each. None: their mean
-    cannot be told from noise.
+    """Return the noise scale B, in examples, from gradients (P,) of disjoint minibatches of so many examples each.
+    None: their mean cannot be distinguished from noise.
 
     Raises:
         ValueError: fewer than two gradients.
@@ -63,7 +63,7 @@ def noise_scale(gradients: Iterable[Tensor], examples: float) -> float | None:
 
 
 def noise_pieces(regime: Regime, trained: Sequence[Cell]) -> list[Piece]:
-    """Return a row for each training and end of an epoch.
+    """Return the row to compute for each training and each end of an epoch.
 
     Columns: tuned options; `updates` so far; `dev` (cross-entropy there); `noise_scale`, in the unit of the minibatch;
     `ratio`, the minibatch divided by it.
@@ -108,7 +108,7 @@ def _gradients(learner: Learner, at: Tensor, plan: EpochPlan, groups: int) -> It
 
 
 def _learner(cell: Cell) -> Learner:
-    """Return the learner of a training, whose gradients are not clipped: a clipped one has lost some of its noise."""
+    """Return the learner of a training without clipping, since clipped gradients have lost some of their noise."""
     recipe = recipe_of(cell)
     whole = dataclasses.replace(recipe, training=dataclasses.replace(recipe.training, clip=None))
     return make_job(whole, None).cluster.task.build()

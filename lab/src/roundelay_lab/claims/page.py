@@ -32,7 +32,8 @@ class Settled:
 
     @property
     def short(self) -> str:
-        """The first check, and those that do not hold, with their numbers; of an open one, the work it would take."""
+        """Words on the first check, and on those that do not hold, with numbers; for an open claim, the work it would
+        take."""
         if self.evidence is None:
             run = ["Its experiment has not been run."] if self.claim.experiment is not None else []
             return " ".join([*run, *self.claim.open.split()])
@@ -43,20 +44,21 @@ class Settled:
 
     @property
     def fixed(self) -> str:
-        """A sentence on when the bounds of its rule were written."""
+        """A sentence on when the bounds of the claim's rule were written."""
         if self.evidence is None or fixed_before(self.claim, self.evidence):
             return "Its bounds were fixed before the experiment was run."
         return "Bounds among these were written when the table was known."
 
     @property
     def chance(self) -> str:
-        """Chance of the same verdict under new seeds, in two digits; where there is none in the numbers, a dash."""
+        """Chance of the same verdict under new seeds, with two digits; a dash if the numbers do not depend on
+        chance."""
         found = self.judgement.chance
         return "–" if found is None else "> 0.99" if found > 0.99 else f"{found:.2f}"
 
     @property
     def sure(self) -> str:
-        """Sentences on that chance, and on the seeds that an open claim would take."""
+        """Sentences on the chance of the same verdict, and on the seeds that an open claim would take."""
         found = self.judgement
         if found.chance is None:
             exact = self.evidence is not None and all(row.get("seed") is None for row in self.evidence.rows)
@@ -77,7 +79,7 @@ class Settled:
 
 
 def settled() -> list[Settled]:
-    """Return all claims, by number."""
+    """Return all claims with evidence and verdicts, by number."""
     found = []
     for claim in load_claims():
         evidence = load_evidence(claim)
@@ -105,7 +107,7 @@ def page(all_claims: Sequence[Settled]) -> str:
 
 
 def shown(value: float) -> str:
-    """Return a number of a table; None and NaN diverged."""
+    """Return a number of a table as text; `diverged` for None and NaN."""
     return f"{value:.4g}" if isfinite(value) else "diverged"
 
 
@@ -123,7 +125,7 @@ def _selection(rows: object) -> str:
 
 
 def measured_table(evidence: Evidence) -> list[list[str]]:
-    """Return titles, then a row for each configuration: means, and their spread over seeds."""
+    """Return the titles of a table, then a row for each configuration: means, and their spread over seeds."""
     keys = evidence.keys
     columns = list(dict.fromkeys(k for row in evidence.rows for k in row if k not in (*keys, "seed")))
     table: dict[tuple[object, ...], list[str]] = {}
@@ -144,8 +146,8 @@ def measured_table(evidence: Evidence) -> list[list[str]]:
 
 
 def _beside_one_learner(evidence: Evidence) -> dict[tuple[object, ...], str]:
-    """Return by keys the loss over that of one learner under the same seed, with its interval; none without one
-    learner."""
+    """Return, by keys, the loss over that of one learner under the same seed, with its interval; empty without runs of
+    one learner."""
     rows, keys = evidence.rows, evidence.keys
     alone = [row for row in rows if row.get("strategy") == "sgd" and "dev" in row]
     if not alone:
@@ -165,7 +167,7 @@ def _beside_one_learner(evidence: Evidence) -> dict[tuple[object, ...], str]:
 
 
 def draw(claim: Claim, evidence: Evidence) -> str:
-    """Return the SVG of a claim's figure; empty where it has none. A run that diverged stands at the upper edge."""
+    """Return the SVG of a claim's figure; "" if it has none. A run that diverged stands at the upper edge."""
     if claim.figure is None:
         return ""
     figure = claim.figure
@@ -192,7 +194,7 @@ def draw(claim: Claim, evidence: Evidence) -> str:
 
 
 def _lines(figure: Figure, evidence: Evidence) -> tuple[dict[str, list[tuple[object, Measured]]], list[object]]:
-    """Return lines by name, the measurements at each value of x; and these values in order."""
+    """Return the lines of a figure by name, each the measurements at values of x; and all these values in order."""
     found = measured(evidence.rows, evidence.keys, figure.y, figure.rows, figure.over, figure.same)
     groups: dict[str, list[tuple[object, Measured]]] = {}
     for one in found:

@@ -34,7 +34,7 @@ from roundelay_lab.claims.claim import Check, Claim, Rule, Selection
 from roundelay_lab.claims.experiment import Row
 
 LEVEL = 0.05
-"""Chance at which an effect that is none keeps a bound, at most."""
+"""Largest chance at which a bound is met without any real effect."""
 DRAWS = 4000
 Array = NDArray[np.float64]
 
@@ -54,7 +54,7 @@ def student(t: float, freedom: int) -> float:
 
 @cache
 def standard_errors(seeds: int, level: float = LEVEL) -> float:
-    """Return how many standard errors a bound is from the mean: two, or as many as Student's distribution asks for."""
+    """Return how many standard errors an interval's bound is from the mean: two, or more by Student's distribution."""
     low, high = 2.0, 1e6
     if student(low, seeds - 1) >= 1 - level:
         return low
@@ -66,16 +66,16 @@ def standard_errors(seeds: int, level: float = LEVEL) -> float:
 
 @dataclass(frozen=True)
 class Sampled:
-    """Means and standard errors of K numbers over N seeds, in each of D draws: (D, K). One draw: the measured
-    numbers."""
+    """Means and standard errors of K numbers over N seeds, in each of D drawn experiments: (D, K). The measured numbers
+    are one draw."""
 
     means: Array
     errors: Array
     seeds: int
 
     def bounds(self, level: float = LEVEL) -> tuple[Array, Array]:
-        """Return the lower and the upper bounds, each (D, K). Without seeds there is no chance in a number, and with
-        one nothing is known of its spread."""
+        """Return the lower and upper bounds of intervals, each (D, K). Without seeds a number is exact; with one seed
+        nothing is known of its spread."""
         if self.seeds == 0:
             return self.means, self.means
         if self.seeds == 1:
@@ -86,8 +86,8 @@ class Sampled:
 
 
 def sampled(values: Array, *, seeded: bool) -> Sampled:
-    """Return the measured means, of values (N, K). Numbers that diverged with every seed are infinite for certain; with
-    some seeds only, nothing is known of their mean."""
+    """Return means and standard errors of measured values (N, K). Numbers that diverged with all seeds are infinite for
+    certain; with some seeds only, nothing is known of their mean."""
     infinite = np.isinf(values)
     mixed = infinite.any(0) & ~infinite.all(0)
     finite = np.where(infinite, 0.0, values)
@@ -99,8 +99,8 @@ def sampled(values: Array, *, seeded: bool) -> Sampled:
 
 
 def new_seeds(values: Array, seeds: int, *, stay: bool = False) -> Sampled:
-    """Return experiments of `seeds` new seeds each, as those measured, (N, K), leave them open; with `stay`, as they
-    would leave them open if so many seeds had been measured, with the means and spreads of these."""
+    """Draw experiments of `seeds` new seeds each, given the values measured, (N, K), and the uncertainty of their means
+    and spreads; with `stay`, as if so many seeds had been measured with these means and spreads."""
     count = len(values)
     known = seeds if stay else count
     rng = stream(0, "new-seeds", str(seeds))
@@ -119,11 +119,11 @@ def new_seeds(values: Array, seeds: int, *, stay: bool = False) -> Sampled:
 
 Flags = NDArray[np.bool_]
 Configuration = tuple[tuple[str, object], ...]
-"""Keys of a row and their values, the seed left out."""
+"""The keys of a row and their values, without the seed."""
 SURE = 0.95
 """Least chance of the same verdict under new seeds, for `shown` and `refuted`."""
 MORE_SEEDS = (4, 5, 6, 8, 10, 12, 16, 24, 32, 48, 64)
-"""Numbers of seeds that are tried for an open claim."""
+"""Numbers of seeds that `seeds_that_decide` tries for an open claim."""
 
 
 class Verdict(Enum):
@@ -145,22 +145,22 @@ class Measured:
 
     @property
     def mean(self) -> float:
-        """Over seeds."""
+        """Mean over seeds."""
         return fmean(self.values)
 
     @property
     def sd(self) -> float | None:
-        """Standard deviation over seeds; None of fewer than two, or of runs that diverged."""
+        """Standard deviation over seeds; None for fewer than two seeds, or runs that diverged."""
         return stdev(self.values) if len(self.values) > 1 and math.isfinite(self.mean) else None
 
 
 @dataclass(frozen=True)
 class Checked:
-    """A check beside its measurement: that of the configuration that decides.
+    """A check with its measurement, that of the configuration that decides.
 
-    value   its mean over seeds
-    edge    the end of its interval that the bound is asked of
-    holds   of the clause: True, False, or None where its intervals are on both sides
+    value   mean of that configuration over seeds
+    edge    the end of its interval that is compared with the bound
+    holds   True or False, or None if intervals are on both sides of the bound
     """
 
     check: Check
@@ -171,10 +171,11 @@ class Checked:
 
 @dataclass(frozen=True)
 class Judgement:
-    """A verdict and the checks that it rests on.
+    """A judgement of a claim: the verdict, and the checks that it rests on.
 
-    here    the verdict of the seeds at hand; it is `open` instead where new ones would say so too rarely
-    chance  of the same under as many new seeds; None: there is no chance in the numbers, or one seed says nothing of it
+    here    the verdict by the seeds at hand; the final one is `open` if new seeds would repeat it too rarely
+    chance  chance of the same verdict under as many new seeds; None: numbers do not depend on chance, or there is one
+            seed
     """
 
     verdict: Verdict
@@ -187,7 +188,7 @@ class Judgement:
 
 @dataclass(frozen=True)
 class _Clause:
-    """A check, its numbers (N, K), and among how many it is one that will do alone."""
+    """A check, its numbers (N, K), and the number of checks of which one is enough."""
 
     check: Check
     values: Array
@@ -196,13 +197,13 @@ class _Clause:
 
     @property
     def bound(self) -> float:
-        """The number that is asked of the intervals."""
+        """The bound that intervals are compared with."""
         found = self.check.at_least if self.check.at_most is None else self.check.at_most
         assert found is not None
         return found
 
     def decided(self, one: Sampled) -> tuple[Flags, Flags]:
-        """Return for each draw whether the clause holds, and whether it fails."""
+        """Return for each draw, (D,), True where the clause holds, and True where it fails."""
         every = self.check.take != "any"
         within = self._edge(one, LEVEL / (self.among if every else self.among * self.values.shape[1]))
         beyond = one.bounds()[1 if self.check.at_least is not None else 0]
@@ -212,7 +213,7 @@ class _Clause:
         return np.asarray(holds.any(1)), np.asarray(fails.all(1))
 
     def checked(self, one: Sampled) -> Checked:
-        """Return the check beside its measurement."""
+        """Return the check with its measurement."""
         holds, fails = (bool(found[0]) for found in self.decided(one))
         edges = self._edge(one, LEVEL / self.among)[0]
         lowest = (self.check.at_least is not None) == (self.check.take != "any")
@@ -229,11 +230,11 @@ class _Clause:
 
 
 _Clauses = Sequence[Sequence[_Clause]]
-"""Clauses that show, that refute, and that leave a claim open."""
+"""Clauses that show a claim, that refute it, and that leave it open."""
 
 
 def judge(rule: Rule, rows: Sequence[Row], keys: Sequence[str]) -> Judgement:
-    """Return the verdict on a table.
+    """Return the verdict on a table by a rule.
 
     Raises:
         UserError: a check selects nothing, a divisor is not one row, or configurations have other seeds.
@@ -252,8 +253,8 @@ def judge(rule: Rule, rows: Sequence[Row], keys: Sequence[str]) -> Judgement:
 
 
 def seeds_that_decide(rule: Rule, rows: Sequence[Row], keys: Sequence[str]) -> int | None:
-    """Return about how many seeds would do for the verdict that a table's means keep to, if means and spreads stay.
-    None: more than are tried, or no number of them.
+    """Return about how many seeds would decide the verdict that a table's means suggest, if means and spreads stay.
+    None: more than are tried, or no number would.
 
     Raises:
         UserError: as `judge`.
@@ -269,7 +270,7 @@ def seeds_that_decide(rule: Rule, rows: Sequence[Row], keys: Sequence[str]) -> i
 
 
 def _chance(clauses: _Clauses, verdict: Verdict, drawn: Sampled) -> float:
-    """Return the share of drawn experiments, of all numbers side by side, that come to a verdict."""
+    """Return the share of drawn experiments that come to `verdict`."""
     ends = np.cumsum([one.values.shape[1] for one in _every(clauses)])[:-1]
     parts = zip(np.split(drawn.means, ends, 1), np.split(drawn.errors, ends, 1), strict=True)
     found = _verdicts(clauses, [Sampled(means, errors, drawn.seeds) for means, errors in parts])
@@ -286,7 +287,8 @@ def _every(clauses: _Clauses) -> list[_Clause]:
 
 
 def _seeds(clauses: _Clauses) -> int | None:
-    """Return the number of seeds of all numbers; None where there is none, or one, which says nothing of a spread."""
+    """Return the number of seeds of all clauses' numbers; None if there is no seed, or only one, which tells no
+    spread."""
     counts = {len(one.values) if one.seeded else 0 for one in _every(clauses)}
     if len(counts) > 1:
         raise UserError("the checks of a claim are about different numbers of seeds.")
@@ -311,7 +313,7 @@ def _clause(check: Check, rows: Sequence[Row], keys: Sequence[str], among: int) 
 
 
 def _verdicts(clauses: _Clauses, parts: Sequence[Sampled]) -> list[Verdict]:
-    """Return the verdict of each draw, before it is asked how sure that is."""
+    """Return the verdict of each draw, whatever its certainty."""
     now = iter(parts)
     shown, refuted, control = ([one.decided(next(now)) for one in group] for group in clauses)
     draws = len(parts[0].means)
@@ -345,7 +347,7 @@ def measured(
 
     Args:
         keys: columns that make a configuration.
-        over: each value is divided by that of the row that this selects, of the same seed and columns `same`.
+        over: selects the row, of the same seed and columns `same`, by which each value is divided.
 
     Raises:
         UserError: nothing is selected, or a divisor is not one row.
@@ -363,7 +365,7 @@ def measured(
 
 
 def configuration(row: Row, keys: Sequence[str]) -> Configuration:
-    """Return a row's keys without the seed; of those it has."""
+    """Return the keys of a row without the seed, those that it has."""
     return tuple((key, row[key]) for key in keys if row.get(key) is not None)
 
 
@@ -375,7 +377,7 @@ def selects(wanted: Selection, row: Row) -> bool:
 
 
 def number(value: object) -> float:
-    """Return a column's value; one that is no number diverged."""
+    """Return a column's value as a number; infinity if it is none, since the run diverged."""
     return float(value) if isinstance(value, int | float) and math.isfinite(value) else math.inf
 
 
@@ -410,7 +412,7 @@ def _divisor(rows: Sequence[Row], row: Row, over: Selection, same: Sequence[str]
 
 
 def _ratio(value: float, divisor: float) -> float:
-    """Return the ratio; of two runs that diverged neither is worse."""
+    """Return the ratio of two values; 1 if both diverged, since neither is worse."""
     if math.isinf(value):
         return 1.0 if math.isinf(divisor) else math.inf
     return value / divisor if divisor else math.inf

@@ -23,7 +23,7 @@ EVIDENCE = "evidence.json"
 def run_claim(claim: Claim, folders: ClaimFolders, ways: Ways) -> Evidence | None:
     """Run the missing rows of a claim's experiment below `folders.out`; write the evidence there, in the folder NAME.
 
-    Returns None if interrupted: the same call goes on from there.
+    Returns None if interrupted: the same call then goes on.
 
     Raises:
         UserError: the claim has no experiment; the folder holds one of another definition; an error of the experiment.
@@ -51,10 +51,10 @@ def run_regime(claim: Claim, folders: ClaimFolders, ways: Ways) -> Evidence | No
     """Measure the missing rows of a claim's regime below `folders.out`; write its table there, in the folder
     NAME-regime.
 
-    Returns None if interrupted: the same call goes on from there.
+    Returns None if interrupted: the same call then goes on.
 
     Raises:
-        UserError: the claim has none; the folder holds one of another definition; trainings that failed.
+        UserError: the claim has no regime; the folder holds one of another definition; trainings failed.
     """
     experiment, regime = claim.experiment, claim.regime
     if regime is None or not isinstance(experiment, Trainings):
@@ -71,7 +71,7 @@ def run_regime(claim: Claim, folders: ClaimFolders, ways: Ways) -> Evidence | No
 
 
 def _written(folder: Path, claim: Claim, keys: tuple[str, ...], found: Found, told: dict[str, str]) -> Evidence:
-    """Return the evidence, which is written into the folder; `told` are its definition, bounds, verdict and command."""
+    """Write evidence into the folder, and return it; `told` are its definition, bounds, verdict and command."""
     evidence = Evidence(
         claim=claim.name,
         seconds=round(found.seconds, 1),
@@ -87,7 +87,7 @@ def _written(folder: Path, claim: Claim, keys: tuple[str, ...], found: Found, to
 
 
 class Kept:
-    """Rows of an experiment that are done, in a file.
+    """The file of an experiment's rows that are done.
 
     Raises:
         UserError: the file is of another experiment.
@@ -112,21 +112,21 @@ class Kept:
 
     @property
     def seconds(self) -> float:
-        """Seconds of all rows."""
+        """Seconds of all rows together."""
         return float(sum(one["seconds"] for one in self._done))
 
     def find(self, key: Row) -> Row | None:
-        """Return the row of that key; None: it is not done."""
+        """Return the row with this key; None if it is not done."""
         return next((one["row"] for one in self._done if one["key"] == key), None)
 
     def keep(self, key: Row, row: Row, took: float) -> None:
-        """Add a row."""
+        """Add a row to the file, with the seconds it took."""
         self._done.append({"key": key, "row": row, "seconds": took})
         write_json(self._path, {"definition": self._definition, "done": self._done})
 
 
 def _run(pieces: Sequence[Piece], kept: Kept, ways: Ways) -> Found | None:
-    """Return the rows of all pieces; None if interrupted."""
+    """Compute the rows of all pieces that are not kept yet; return all rows, None if interrupted."""
     rows: list[Row] = []
     worked: list[float] = []
     for number, piece in enumerate(pieces, 1):

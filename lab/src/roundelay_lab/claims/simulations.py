@@ -36,12 +36,12 @@ from roundelay_lab.published.hours import (
 from roundelay_lab.published.speedups import PublishedRow, fit, load_tables, predict
 
 AS_ASSUMED = "as assumed"
-"""Value of the key `assumed` of rows under the assumptions that all rows share."""
+"""Value of the key `assumed` in rows under the common assumptions."""
 
 
 def printed_pieces(experiment: Printed) -> list[Piece]:
-    """Return a row for each printed number: columns `printed`, `model`, `error` (relative, without sign). Hours that
-    are predicted have one more for each other assumption."""
+    """Return the row to compute for each printed number: columns `printed`, `model`, `error` (relative, without sign).
+    Predicted hours have one more row for each other assumption."""
     if experiment.what == "ibm":
         return _hours(experiment)
     return [Piece({name: getattr(row, name) for name in experiment.keys}, work) for row, work in _speedups()]
@@ -79,7 +79,7 @@ def _beside(printed: float, model: float, error: float) -> Row:
 
 
 def scenario_pieces(experiment: Scenarios) -> list[Piece]:
-    """Return a row for each strategy, number of learners, factor of the straggler and seed.
+    """Return the row to compute for each strategy, number of learners, factor of the straggler and seed.
 
     Columns: `seconds` (virtual), `speedup` over one learner that is not slowed, `share` (minibatches of the learner
     with fewest, to that with most), `balance` (the same times the factor: 1 where each has work by its speed),
@@ -127,9 +127,10 @@ def scenario_pieces(experiment: Scenarios) -> list[Piece]:
 
 
 def mixing_pieces(experiment: Mixing) -> list[Piece]:
-    """Return a row for each strategy, number of learners and seed. Columns: `gap` (1 - the second eigenvalue of the
-    mixing matrix, or of its effect on squares in the mean), `predicted` and `consensus` (root mean square distance,
-    in steps of one learner's noise), `ratio` of the two; of strategies without a matrix `consensus` alone."""
+    """Return the row to compute for each strategy, number of learners and seed. Columns: `gap` (1 - the second
+    eigenvalue of the mixing matrix, or of its effect on squares in the mean), `predicted` and `consensus` (root mean
+    square distance, in steps of one learner's noise), `ratio` of the two; of strategies without a matrix `consensus`
+    alone."""
 
     def work(text: str, learners: int, seed: int, _: Progress) -> Row:
         strategy = make_strategy(text)
@@ -159,7 +160,7 @@ def settled_on_paper(strategy: Strategy, learners: int) -> tuple[float, float] |
 
     In the direction of eigenvalue t the variance v obeys v = t^2 v + 1, so the square is the sum of 1 / (1 - t^2) over
     all directions but the mean's, divided by L. A ring drawn anew in every step multiplies the square of any difference
-    by (L/3 - 1) / (L - 1) in the mean. None: no such matrix.
+    by (L/3 - 1) / (L - 1) in the mean. None: the strategy has no such matrix.
     """
     match strategy:
         case DelayByOne():
@@ -175,7 +176,7 @@ def settled_on_paper(strategy: Strategy, learners: int) -> tuple[float, float] |
 
 
 def _settled(experiment: Mixing, strategy: Strategy, learners: int, seed: int) -> float:
-    """Return consensus distance after all rounds, of rows that noise alone moves."""
+    """Return the consensus distance after all rounds, of rows that only noise moves."""
     task = Quadratic(experiment.parameters, experiment.rounds * learners, (1e-9, 1e-9), seed=seed)
     plan = EpochPlan(0, task.examples, learners, learners, seed)  # an example for each learner: noise of variance 1
     cost = CostModel(gradient=1.0, exchange=1e-3, allreduce=0.0)
@@ -185,5 +186,5 @@ def _settled(experiment: Mixing, strategy: Strategy, learners: int, seed: int) -
 
 
 def _round(value: float) -> float | None:
-    """Return the number with six digits; None for infinity and NaN."""
+    """Round a number to six digits; return None for infinity and NaN."""
     return float(f"{value:.6g}") if isfinite(value) else None

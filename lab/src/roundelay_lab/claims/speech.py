@@ -36,7 +36,7 @@ class Ways:
 
 @dataclass(frozen=True)
 class ClaimFolders:
-    """Folder of all claims' runs and of prepared corpora; where the recordings are, if they are not prepared yet."""
+    """The folders of all claims' runs and of prepared corpora, and of recordings that are not prepared yet."""
 
     out: Path
     source: Path | None = None
@@ -47,7 +47,7 @@ def train_all(experiment: Trainings, folders: ClaimFolders, ways: Ways) -> Found
     """Prepare the corpus if need be, and train, or go on with, all parts. None if interrupted: the same call goes on.
 
     Raises:
-        UserError: the corpus is neither prepared nor given; trainings that failed, by name.
+        UserError: the corpus is neither prepared nor given; or trainings failed (names them).
     """
     data = prepare(experiment, folders, ways.progress)
     tables = Tables(experiment)
@@ -87,7 +87,8 @@ def _trained(grid: Grid, what: str, ways: Ways) -> list[CellOutcome] | None:
 
 
 class Tables:
-    """Rows by name of the run directory, so that one learner, which is in every grid, is there once."""
+    """The tables of an experiment, with rows by name of the run directory, so that one learner, in every grid, appears
+    once."""
 
     def __init__(self, experiment: Trainings) -> None:
         self._experiment = experiment
@@ -96,7 +97,7 @@ class Tables:
         self.seconds: dict[Path, float] = {}
 
     def add(self, part: Part, strategy: str, grid: Grid, outcomes: list[CellOutcome]) -> None:
-        """Add the rows of a grid.
+        """Add the rows of a grid's outcomes.
 
         Raises:
             UserError: trainings failed.
@@ -112,8 +113,8 @@ class Tables:
         self.seconds |= {one.directory: one.wall_seconds or 0.0 for one in (*tried, *records)}
 
     def _row(self, record: CellRecord, strategy: str, tuned: tuple[str, ...]) -> Row:
-        """Return keys, seed, and columns: `dev` (cross-entropy; None if it diverged), `accuracy` (dev), `train`
-        (cross-entropy of the last epoch), `seconds` (virtual; in the simulator), `consensus` distance, mean
+        """Return a row: keys, seed, and the columns `dev` (cross-entropy; None if it diverged), `accuracy` (dev),
+        `train` (cross-entropy of the last epoch), `seconds` (virtual; in the simulator), `consensus` distance, mean
         `staleness`, and tuned options."""
         keys = self._experiment.keys
         row: Row = {"strategy": "sgd" if record.strategy == "sgd" else strategy, "learners": record.learners}
@@ -141,11 +142,11 @@ def _columns(record: CellRecord, target: float | None) -> Row:
 
 
 def prepare(experiment: Trainings, folders: ClaimFolders, progress: Progress) -> dict[str, Path]:
-    """Return folders of the recipe's corpus and alignment, which claims on the same corpus share; made unless they are
-    there.
+    """Return the folders of the recipe's corpus and alignment, which claims on the same corpus share; make those that
+    are missing.
 
     Raises:
-        UserError: they are not, and the place of the recordings is not given.
+        UserError: they are missing, and the place of the recordings is not given.
     """
     recipe = load_recipe(experiment.recipe)
     folder = folders.out / "corpora" / recipe.corpus.name
@@ -181,7 +182,7 @@ def grid_of(experiment: Trainings, part: Part, strategy: str, data: dict[str, Pa
 
 
 def _complain(records: Iterable[CellRecord], choices: Iterable[Tuned]) -> None:
-    """Raise a UserError for trainings that failed; those of which no tuned value learned did not, they diverged."""
+    """Raise a UserError if trainings failed; a tuning of which no value learned counts as diverged, not as failed."""
     none_learned = {choice.said() for choice in choices if choice.chosen is None}
     if failed := [
         f"{one.label}, seed {one.seed}: {one.error}" for one in records if one.error not in ("", *none_learned)

@@ -1,4 +1,4 @@
-"""A cable between a host's network namespace and the switch's, as slow as one likes: frames are read from one side and
+"""A cable between a host's network namespace and the switch's, with any delay: frames are read from one side and
 written to the other some time later.
 
     python cable.py HOST_PID DEVICE SWITCH_PID PORT DELAY
@@ -26,7 +26,7 @@ MOST_FRAMES = 100_000  # frames
 
 
 def tap(process: int, name: str) -> int:
-    """Return an Ethernet interface in the network namespace of `process`, as a descriptor of its frames."""
+    """Open an Ethernet interface in the network namespace of `process`; return a descriptor of its frames."""
     namespace = os.open(f"/proc/{process}/ns/net", os.O_RDONLY)
     libc = ctypes.CDLL(None, use_errno=True)
     if libc.setns(namespace, CLONE_NEWNET):
@@ -46,7 +46,7 @@ class Cable:
         self.delay, self.stalled, self.lost = delay, False, False
 
     def take(self, end: int) -> None:
-        """Take everything that has come to one end."""
+        """Read all frames that have come to one end."""
         arrives = time.monotonic() + self.delay
         for _ in range(256):
             try:
@@ -57,7 +57,8 @@ class Cable:
                 self.under_way.append((arrives, self.other[end], frame))
 
     def give(self) -> float | None:
-        """Hand over the bytes that have arrived; return the seconds until more will."""
+        """Write the frames whose delay is over to the other end; return the seconds until the next is due, None if
+        there is none."""
         while self.under_way and not self.stalled:
             left = self.under_way[0][0] - time.monotonic()
             if left > 0:
@@ -68,7 +69,7 @@ class Cable:
         return None
 
     def obey(self, words: list[str]) -> None:
-        """Obey one line of standard input."""
+        """Obey an order, the words of a line of standard input."""
         if words[0] == "delay":
             self.delay = float(words[1])
         else:

@@ -54,7 +54,7 @@ class _Namespace:
     """A network and a mount namespace, and its init process."""
 
     def __init__(self, inside: Sequence[str] = ()) -> None:
-        """`inside`: a command prefix that enters the user namespace it is to belong to."""
+        """Make a namespace. `inside` is a command prefix that enters the user namespace to which it is to belong."""
         own_user = () if inside or os.geteuid() == 0 else ("--user", "--map-root-user")
         self._user = bool(inside or own_user)
         command = [*inside, "unshare", *own_user, "--net", "--mount", sys.executable, "-S", "-c", INIT]
@@ -82,7 +82,7 @@ class _Namespace:
 
     @property
     def user(self) -> list[str]:
-        """A command prefix that enters its user namespace alone, if it has one of its own."""
+        """A command prefix that enters only this namespace's own user namespace, if it has one."""
         return ["nsenter", f"--target={self.process}", "--user", "--preserve-credentials", "--"] if self._user else []
 
     def run(self, *commands: str) -> None:
@@ -121,10 +121,10 @@ class Hosts:
     """Hosts, 10.77.0.1 and so on, on one switch; a context manager.
 
     Args:
-        delays: one way, in seconds, by host; hosts named here hang on a cable of ours instead of the kernel's.
+        delays: one-way delay in seconds, by host; hosts named here have a `Cable` in place of the kernel's.
 
     Raises:
-        NoNamespaces: this machine does not allow it; says why.
+        NoNamespaces: this machine does not allow namespaces; says why.
     """
 
     def __init__(self, number: int, delays: Mapping[int, float] | None = None) -> None:
@@ -180,7 +180,7 @@ class Hosts:
         return f"10.77.0.{host + 1}"
 
     def rate(self, rate: str, *hosts: int) -> None:
-        """Set the rate at which these hosts, or all, can send and receive: `100mbit`, `1gbit`."""
+        """Set the rate at which `hosts`, or all, can send and receive: `100mbit`, `1gbit`."""
         for host in hosts or range(len(self._hosts)):
             shaped = f"root tbf rate {rate} burst {BURST} latency 50ms"
             self._hosts[host].run(f"tc qdisc replace dev eth0 {shaped}")
@@ -201,19 +201,19 @@ class Hosts:
             self._switch.run(f"ip link set port{host} master switch")
 
     def pull(self, host: int) -> None:
-        """Pull the plug: the host itself sees that its interface has no carrier."""
+        """Pull a host's network plug: the host itself sees that its interface has no carrier."""
         self._switch.run(f"ip link set port{host} down")
 
     def plug(self, host: int) -> None:
-        """Put the plug in again."""
+        """Put a host's network plug in again."""
         self._switch.run(f"ip link set port{host} up")
 
     def stall(self, host: int) -> None:
-        """Keep everything under way until `heal`; hosts with a delay only."""
+        """Hold back all frames of a host's cable until `heal`; only for hosts with a delay."""
         self._order(host, "stall")
 
     def delay(self, host: int, seconds: float) -> None:
-        """Change the delay, one way; hosts with a delay only."""
+        """Change the one-way delay of a host's cable; only for hosts with a delay."""
         self._order(host, f"delay {seconds}")
 
     def _order(self, host: int, text: str) -> None:
@@ -225,13 +225,13 @@ class Hosts:
     # Processes of a namespace ----------------------------------------------------------------------------------------
 
     def command(self, host: int, command: Sequence[str]) -> list[str]:
-        """Return the command that runs `command` on a host."""
+        """Return the words that run `command` on a host."""
         return [*self._hosts[host].enter, *command]
 
     def start(self, host: int, command: Sequence[str], **options: Any) -> "subprocess.Popen[str]":
         """Start a command on a host, in a session of its own; it is killed with the host.
 
-        It is on the host when this returns: an init process that looked before it had entered would not find it.
+        The process has entered the host when this returns, so that `processes` finds it.
         """
         environment = {**_environment(), **options.pop("env", {})}
         process = subprocess.Popen(
@@ -248,15 +248,15 @@ class Hosts:
         self._hosts[host].run(f"mount -t tmpfs -o size={size} tmpfs {folder}")
 
     def enlarge_disk(self, host: int, folder: Path, size: str) -> None:
-        """Give the small disk more room."""
+        """Enlarge the small disk of a host to `size`."""
         self._hosts[host].run(f"mount -o remount,size={size} {folder}")
 
     def inside(self, host: int, folder: Path) -> Path:
-        """Return a folder as that host sees it."""
+        """Return the path to a folder as `host` sees it, from outside."""
         return Path(f"/proc/{self._hosts[host].process}/root/{folder}")
 
     def processes(self, host: int) -> list[int]:
-        """Return everything that runs on a host."""
+        """Return the ids of all processes on a host."""
         return self._hosts[host].processes()
 
     def crash(self, host: int) -> None:
@@ -268,7 +268,7 @@ class Hosts:
     # Its end ---------------------------------------------------------------------------------------------------------
 
     def close(self) -> None:
-        """Kill everything, and leave nothing. Safe to call twice."""
+        """Kill all hosts' processes, and remove all namespaces and disks. Safe to call twice."""
         for cable in self._cables.values():
             assert cable.stdin is not None
             assert cable.stdout is not None
@@ -297,7 +297,7 @@ class Hosts:
 
 @cache
 def why_not(delayed: bool = False) -> str:
-    """Return the reason why hosts, perhaps those with a delay, cannot be made here; empty where they can."""
+    """Return the reason why hosts (with a delay, if `delayed`) cannot be made on this machine; "" if they can."""
     try:
         with Hosts(1, delays={0: 0.001} if delayed else {}) as hosts:
             hosts.rate("1gbit")

@@ -23,19 +23,17 @@ from roundelay.strategies import make_strategy
 from roundelay.strategies.base import Strategy
 
 SIMULATED_ROUNDS = 48
-"""Minibatches of a learner that are simulated, at least; the first of them should not count for much."""
+"""Fewest minibatches of a learner that are simulated, so many that the first hardly count."""
 FIT_STEPS = 6
-"""Steps of a fit."""
+"""Steps of the search in a fit."""
 PEAK_FLOPS = {"P100": 10.6e12, "V100": 15.7e12}
 """Operations a second in single precision, by the maker's data sheets."""
 
 
 @dataclass(frozen=True)
 class Assumed:
-    """Values that the publications do not print, the same for all rows.
-
-    minibatch: sequences of all learners together. parameters: of the network.
-    """
+    """Assumed values that the publications do not print, the same for all rows. minibatch: sequences of all learners
+    together. parameters: number of parameters of the network."""
 
     epochs: int
     minibatch: int
@@ -53,7 +51,7 @@ class System:
 
 @dataclass(frozen=True)
 class PrintedHours:
-    """A printed training time. below: it is an upper bound."""
+    """A printed training time. below: True if it is an upper bound."""
 
     source: str
     system: str
@@ -66,7 +64,7 @@ class PrintedHours:
 
 @dataclass(frozen=True)
 class Otherwise:
-    """Another value of something that is assumed. bandwidth, learners: of a node of system D."""
+    """Another value for an assumption. bandwidth, learners: those of a node of system D."""
 
     name: str
     epochs: int | None = None
@@ -77,7 +75,7 @@ class Otherwise:
 
 @dataclass(frozen=True)
 class IbmHours:
-    """Content of ibm.yaml."""
+    """The printed hours of IBM's machines, and assumptions: content of ibm.yaml."""
 
     assumed: Assumed
     otherwise: tuple[Otherwise, ...]
@@ -88,7 +86,7 @@ class IbmHours:
 
     @property
     def minibatches(self) -> float:
-        """Minibatches of a learner in the whole training."""
+        """Number of minibatches of a learner in the whole training."""
         frames = self.assumed.minibatch * self.assumed.sequence_frames
         return self.corpus_frames * self.assumed.epochs / frames
 
@@ -108,7 +106,7 @@ class Machine:
     idle: float = 0.0
 
     def cluster(self, name: str, gpus: int, assumed: Assumed) -> VirtualCluster:
-        """Return so many GPUs of it."""
+        """Return a virtual cluster of `gpus` GPUs of this machine."""
         full, rest = divmod(gpus, self.system.learners)
         between = VirtualLink(latency=5e-6, bandwidth=self.system.bandwidth, shared=True)
         return VirtualCluster(
@@ -123,14 +121,14 @@ class Machine:
 
 @dataclass(frozen=True)
 class ComparedHours:
-    """A row and the model's prediction."""
+    """A printed row and the model's prediction for it."""
 
     row: PrintedHours
     hours: float
 
     @property
     def error(self) -> float:
-        """Relative; of an upper bound, how far it is exceeded."""
+        """Relative error of the prediction; for an upper bound, by how much it is exceeded."""
         error = self.hours / self.row.hours - 1
         return max(0.0, error) if self.row.below else error
 
@@ -139,7 +137,7 @@ class ComparedHours:
 class Explanation:
     """A change of the model that alone makes 64 and 128 GPUs of system D as fast as printed.
 
-    flops: arithmetic a second of a GPU that follows. hours: by the name of a change that was not printed.
+    flops: operations a second of a GPU that follow. hours: hours by the name of a change that was not printed.
     """
 
     name: str
@@ -163,8 +161,8 @@ def hours(printed: IbmHours, machine: Machine, gpus: int, strategy: Strategy) ->
 
 
 def assumed_otherwise(printed: IbmHours) -> dict[str, IbmHours]:
-    """Return the rows of system D under every other assumption, by its name: that of which two numbers of GPUs are
-    printed with a step that does not follow from their number alone."""
+    """Return the rows of system D under every other assumption, by its name. System D's printed hours for two numbers
+    of GPUs differ by more than their number explains."""
     found = {}
     for one in printed.otherwise:
         given = {name: value for name in ("epochs", "minibatch") if (value := getattr(one, name)) is not None}
@@ -179,7 +177,7 @@ def assumed_otherwise(printed: IbmHours) -> dict[str, IbmHours]:
 
 
 def machines(printed: IbmHours) -> dict[str, Machine]:
-    """Return every system, its seconds of a sequence such that its fitted row is met."""
+    """Fit every system: choose its seconds of a sequence such that its fitted row is met."""
     found = {}
     for row in printed.rows:
         if row.use == "fitted":
@@ -194,7 +192,7 @@ def machines(printed: IbmHours) -> dict[str, Machine]:
 
 
 def compare_hours(printed: IbmHours, fitted: Mapping[str, Machine]) -> list[ComparedHours]:
-    """Return every row, in the order of the file, beside the hours on these machines."""
+    """Return every printed row, in the order of the file, with the hours predicted on the fitted machines."""
     return [
         ComparedHours(row, hours(printed, fitted[row.system], row.gpus, make_strategy(row.strategy)))
         for row in printed.rows
@@ -202,7 +200,7 @@ def compare_hours(printed: IbmHours, fitted: Mapping[str, Machine]) -> list[Comp
 
 
 def flops(printed: IbmHours, machine: Machine) -> float:
-    """Return the arithmetic a second of a GPU: six operations for each parameter and frame, forth and back."""
+    """Return the operations a second of a GPU: six for each parameter and frame, forward and backward."""
     return 6 * printed.assumed.parameters * printed.assumed.sequence_frames / machine.sequence
 
 

@@ -24,7 +24,7 @@ from roundelay.strategies import make_strategy
 
 MEDIAN_BOUND, LARGEST_BOUND = 0.05, 0.15
 BLOCKS = 64
-"""Synchronisation periods simulated a row; in the first all learners meet at the server, which should not count."""
+"""Synchronisation periods simulated for a row: many, since in the first all learners meet at the server at once."""
 
 
 @dataclass(frozen=True)
@@ -43,7 +43,7 @@ class PublishedRow:
 
 @dataclass(frozen=True)
 class LiTables:
-    """Content of li2017.yaml."""
+    """The published tables of Li et al. 2017, content of li2017.yaml."""
 
     parameters: dict[str, float] = field(default_factory=dict)
     rows: tuple[PublishedRow, ...] = ()
@@ -51,7 +51,7 @@ class LiTables:
 
 @dataclass(frozen=True)
 class Fit:
-    """The numbers of one network, in minibatches of `largest` frames on one GPU."""
+    """The fitted numbers of one network, in units of a minibatch of `largest` frames on one GPU."""
 
     fixed: float  # f
     slowdown: dict[int, float]  # s(N) by N
@@ -60,11 +60,11 @@ class Fit:
     model_bytes: float
 
     def minibatch(self, frames: int) -> float:
-        """Return seconds of a minibatch on one GPU alone."""
+        """Return the seconds of a minibatch of `frames` on one GPU alone."""
         return self.fixed + (1 - self.fixed) * frames / self.largest
 
     def host(self, gpus: int) -> VirtualCluster:
-        """Return the host with so many GPUs in use."""
+        """Return the host as a virtual cluster with `gpus` GPUs in use."""
         link = VirtualLink(latency=0.0, bandwidth=self.model_bytes / self.message)
         return VirtualCluster(
             name=f"Li et al. 2017, {gpus} GPUs",
@@ -78,14 +78,14 @@ class Fit:
 
 @dataclass(frozen=True)
 class Compared:
-    """A row and the model's prediction."""
+    """A published row and the model's prediction for it."""
 
     row: PublishedRow
     speedup: float
 
     @property
     def error(self) -> float:
-        """Relative."""
+        """Relative error of the prediction."""
         return self.speedup / self.row.speedup - 1
 
 
@@ -123,12 +123,12 @@ def fit(tables: LiTables, network: str) -> Fit:
 
 
 def _messages(gpus: int) -> int:
-    """Return messages of a tree, up and down."""
+    """Return the number of successive messages of a tree among `gpus`, up and down."""
     return 2 * (gpus - 1).bit_length()
 
 
 def predict(found: Fit, row: PublishedRow) -> float:
-    """Return the speedup the simulator finds for a row."""
+    """Return the speedup that the simulator predicts for a row."""
     strategy = make_strategy(row.strategy, {"period": row.period})
     rounds = BLOCKS * row.period
     timed = time_strategy(strategy, found.host(row.gpus), row.minibatch, rounds)
@@ -136,7 +136,7 @@ def predict(found: Fit, row: PublishedRow) -> float:
 
 
 def compare() -> list[Compared]:
-    """Return every row, in the order of the file."""
+    """Return every published row with its prediction, in the order of the file."""
     tables = load_tables()
     fits = {network: fit(tables, network) for network in tables.parameters}
     return [Compared(row, predict(fits[row.network], row)) for row in tables.rows]

@@ -21,11 +21,11 @@ from roundelay_lab.storm.training import ScriptCommand, TrainingCommand, label_o
 
 UNDISTURBED, STORM, AFTER = "undisturbed", "storm", "undisturbed-after"
 CURVE_POINTS = 2000
-"""Points of curves an epoch, at most: they tell when minibatches were counted."""
+"""Most points of curves an epoch, which tell when minibatches were counted."""
 LONGEST_STORM = 5.0
-"""Times the seconds of the undisturbed run after which there are no more faults."""
+"""Faults end after so many times the seconds of the undisturbed run."""
 AT_LEAST = 60.0
-"""Seconds in which there may be faults however short the undisturbed run was: a start takes some."""
+"""Seconds for which faults may come at least, however short the undisturbed run, since starting takes some."""
 
 
 @final
@@ -52,11 +52,11 @@ class StormOptions:
 
     @property
     def counted(self) -> str:
-        """Name of the units counted."""
+        """Name of the units that are counted: frames or minibatches."""
         return "minibatches" if self.script else "frames"
 
     def command(self, exp: str) -> StormCommand:
-        """Return the command of one of the runs."""
+        """Return the command for the run in folder `exp`."""
         common = self.out / exp, self.hosts, self.learners, self.link, self.peers
         if self.script:
             return ScriptCommand(*common, self.script)
@@ -67,14 +67,14 @@ class StormOptions:
         return TrainingCommand(*common, self.recipe, tuple(words))
 
     def outcome(self, exp: str, story: Story) -> "RunEnd":
-        """Return the end of one of the runs."""
+        """Return the end of the run in folder `exp`, whose story is given."""
         if not self.script:
             return RunEnd.of(Results.read(self.out / exp))
         counted = story.progress[-1][1] if story.progress else 0
         return RunEnd(label_of(self.out / exp) or Path(self.script[0]).name, counted)
 
     def weather(self) -> dict[str, Any]:
-        """Return everything that decides about faults."""
+        """Return all options on which the faults depend."""
         return {
             "every": self.every,
             "lasting": self.lasting,
@@ -88,7 +88,7 @@ class StormOptions:
 @final
 @dataclass(frozen=True)
 class RunEnd:
-    """The end of a run."""
+    """The end of a run: its results."""
 
     label: str
     counted: int  # minibatches, or frames, trained and counted
@@ -115,29 +115,30 @@ class StormResult:
 
     @property
     def calm(self) -> float:
-        """Minibatches, or frames, that count a second undisturbed: the mean of before and after."""
+        """Minibatches or frames counted a second without faults, the mean of the runs before and after the storm."""
         return (self.undisturbed.frames_per_second + self.after.frames_per_second) / 2
 
     @property
     def share(self) -> float:
-        """Minibatches that count a second in the storm, over those of the undisturbed runs."""
+        """Minibatches or frames counted a second in the storm, over `calm`."""
         return self.storm.frames_per_second / self.calm if self.calm else 0.0
 
     @property
     def shares(self) -> tuple[float, float]:
-        """The share by either of the undisturbed runs alone, the lower first: the machine was not the same in both."""
+        """The share by each of the undisturbed runs alone, the lower first, since the machine's speed differs from run
+        to run."""
         by = [one.frames_per_second for one in (self.undisturbed, self.after)]
         found = sorted(self.storm.frames_per_second / calm if calm else 0.0 for calm in by)
         return found[0], found[1]
 
     @property
     def hosts_lost(self) -> int:
-        """Number of hosts that were lost in the storm with all their learners."""
+        """Number of hosts lost in the storm with all their learners."""
         return self.storm.hosts_lost(self.each)
 
     @property
     def whole(self) -> str:
-        """The share with everything it depends on, in a sentence."""
+        """A sentence on the share, with everything that it depends on."""
         low, high = self.shares
         storm, calm = self.storm, self.undisturbed
         lost = {0: "no host was lost", 1: "1 host was lost"}.get(self.hosts_lost, f"{self.hosts_lost} hosts were lost")
@@ -151,7 +152,7 @@ class StormResult:
         return "; ".join([*words, lost, f"{len(storm.struck)} of {storm.drawn} faults met something"])
 
     def to_json(self) -> dict[str, Any]:
-        """Return the numbers, for programs."""
+        """Return all numbers as a mapping, for programs."""
         recoveries = self.storm.recoveries()
         others, victims = (
             middle_and_worst(values)
@@ -182,11 +183,11 @@ class StormResult:
 
 
 def run_storm(options: StormOptions, progress: Progress) -> StormResult:
-    """Do all three runs; one that is there already, from the same command, is not run again.
+    """Do all three runs; one that the same command has already done is only read.
 
     Raises:
-        UserError: hosts cannot be made on this machine; the training fails by itself; the folder holds runs of another
-            command.
+        UserError: hosts cannot be made on this machine; the training fails without faults; the folder holds runs of
+            another command.
     """
     try:
         calm = _story(options, UNDISTURBED, iter(()), {}, progress)

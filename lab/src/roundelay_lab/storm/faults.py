@@ -19,7 +19,7 @@ FAULTS = {
     "slow": "a host's link is slow for a while",
 }
 LASTS_AT_MOST = 5.0
-"""Times the mean that a fault lasts at most."""
+"""Longest duration of a fault, in units of the mean."""
 
 
 @dataclass(frozen=True)
@@ -39,9 +39,9 @@ def schedule(
     """Yield faults in order, without end.
 
     Args:
-        every: mean seconds between two.
-        lasting: mean seconds that one lasts.
-        kinds: of FAULTS.
+        every: mean seconds between two faults.
+        lasting: mean seconds that a fault lasts.
+        kinds: kinds of faults to draw from, some of FAULTS.
         spares_the_first: kinds that never meet the first host.
     """
     drawn, at = stream(seed, "storm"), 0.0

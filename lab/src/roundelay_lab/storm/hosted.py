@@ -17,9 +17,9 @@ from roundelay_lab.namespaces.hosts import PATH, Hosts
 
 PORT = 29500
 SLOW_LINK = "2mbit"
-"""Rate of a link while it is slow."""
+"""Rate of a link during a fault that slows it."""
 LINK = "10gbit"
-"""Rate at other times, unless told otherwise."""
+"""Usual rate of a link at other times."""
 
 
 @final
@@ -37,7 +37,7 @@ class Look:
 
 @dataclass(frozen=True)
 class StormCommand(ABC):
-    """The command that every host is given."""
+    """The command of a training that all hosts run."""
 
     exp: Path  # its folder; output of each host goes to files beside it
     hosts: int
@@ -48,24 +48,25 @@ class StormCommand(ABC):
     @property
     @abstractmethod
     def spares_the_first(self) -> tuple[str, ...]:
-        """Kinds of faults that would end the run where they meet the first host."""
+        """Kinds of faults that would end the run if they hit the first host."""
 
     @property
     def first_comes_back(self) -> bool:
-        """True where the first host, too, comes back by the same command while others go on, led by another."""
+        """True if the first host can come back too, by the same command, while the others go on under another
+        leader."""
         return False
 
     def told(self) -> dict[str, Any]:
-        """Return everything that decides about the run."""
+        """Return all facts on which the run depends."""
         return {"hosts": self.hosts, "learners": self.learners, "link": self.link, "peers": self.peers}
 
     @abstractmethod
     def on(self, hosts: Hosts) -> "HostedCommand":
-        """Return the command on hosts that are there."""
+        """Return the command, ready to run on existing hosts."""
 
 
 class HostedCommand(ABC):
-    """A command while it runs on hosts. A host's command may be several processes."""
+    """A command that runs on hosts; on each it may be several processes."""
 
     def __init__(self, hosts: Hosts, command: StormCommand) -> None:
         self.hosts, self.command = hosts, command
@@ -74,11 +75,11 @@ class HostedCommand(ABC):
 
     @abstractmethod
     def start(self, host: int) -> None:
-        """Give the command on a host, also again."""
+        """Start the command on a host, for the first time or again."""
 
     @abstractmethod
     def learner(self, host: int, choice: float) -> int | None:
-        """Return the process of one of a host's learners; None while it has none. `choice` from 0 to 1 says which."""
+        """Return the process of one of a host's learners, chosen by `choice` from 0 to 1; None while it has none."""
 
     def takes_part(self, host: int) -> bool:
         """Return True if a host whose command runs is, or was, in the run."""
@@ -86,10 +87,10 @@ class HostedCommand(ABC):
 
     @abstractmethod
     def look(self) -> Look:
-        """Return news since the last look."""
+        """Return the counts since the last look."""
 
     def _run(self, host: int, words: Sequence[str], local: int, learners: int) -> "subprocess.Popen[str]":
-        """Run words on a host, by the variables of torchrun for its learner `local`; the host leads `learners`."""
+        """Run a command line on a host, with torchrun's variables for its learner number `local` of `learners`."""
         first, everybody = host * self.command.learners, self.command.hosts * self.command.learners
         environment = {
             "RANK": f"{first + local}",
@@ -114,11 +115,11 @@ class HostedCommand(ABC):
             )
 
     def output(self, host: int) -> Path:
-        """Return the file of a host's output."""
+        """Return the file of the output of a host's command."""
         return self.command.exp.with_name(f"{self.command.exp.name}-host{host}.txt")
 
     def status(self, host: int) -> int | None:
-        """Return the exit status of a host's command; None while it runs. Of several processes one that ended well
+        """Return the exit status of a host's command; None while it runs. Of several processes, one that succeeded
         decides."""
         found = [process.poll() for process in self.processes[host]]
         if None in found:
@@ -126,19 +127,19 @@ class HostedCommand(ABC):
         return 0 if 0 in found else found[0]
 
     def kill(self, process: int) -> None:
-        """Kill a process, if it is still there."""
+        """Kill a process, if it still exists."""
         _signal(process, signal.SIGKILL)
 
     def stop(self, process: int) -> None:
-        """Stop a process until `resume`, if it is still there."""
+        """Stop a process until `resume`, if it still exists."""
         _signal(process, signal.SIGSTOP)
 
     def resume(self, process: int) -> None:
-        """Let a stopped process go on, if it is still there."""
+        """Let a stopped process go on, if it still exists."""
         _signal(process, signal.SIGCONT)
 
     def end(self, host: int) -> None:
-        """Ask a host's command to end."""
+        """Ask the processes of a host's command to end, by SIGTERM."""
         for process in self.processes[host]:
             if process.poll() is None:
                 _signal(process.pid, signal.SIGTERM)
@@ -154,11 +155,11 @@ class HostedCommand(ABC):
         self.hosts.rate(SLOW_LINK, host)
 
     def swift(self, host: int) -> None:
-        """Make the host's link as it was."""
+        """Give the host's link its usual rate again."""
         self.hosts.rate(self.command.link, host)
 
     def left(self) -> list[int]:
-        """Return the processes of all hosts."""
+        """Return the ids of all processes on all hosts."""
         return [process for host in range(self.command.hosts) for process in self.hosts.processes(host)]
 
 
@@ -168,8 +169,8 @@ def _signal(process: int, number: int) -> None:
 
 
 def _own_cores(host: int, hosts: int) -> list[str]:
-    """Return the words that give a host its share of this machine's cores; none where there are more hosts than
-    cores."""
+    """Return the words that start a command on a host's share of this machine's cores; empty if there are more hosts
+    than cores."""
     cores = sorted(os.sched_getaffinity(0))
     each = len(cores) // hosts
     if not each or not shutil.which("taskset", path=PATH):

@@ -19,7 +19,7 @@ from roundelay_lab.storm.notes import LABEL, NOTE_NAME, Note
 
 
 def main() -> None:
-    """Run the script."""
+    """Run the script, with notes of its steps."""
     folder, script, *words = sys.argv[1:]
     leave_notes(Path(folder))
     sys.argv = [script, *words]
@@ -28,7 +28,7 @@ def main() -> None:
 
 
 def leave_notes(folder: Path) -> None:
-    """Have every session that is attached from now on leave notes."""
+    """Have every session that is attached from now on leave notes in `folder`."""
     attach = roundelay.attach
 
     def noted(*given: Any, **options: Any) -> Any:

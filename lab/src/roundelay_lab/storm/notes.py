@@ -7,26 +7,26 @@ from typing import final
 NOTE_NAME, LABEL = "learner-{rank}.note", "label.txt"
 _FORM = struct.Struct("<qqdq")
 MOST = 63
-"""Learners that a note can name."""
+"""Most learners that a note can name."""
 
 
 @final
 @dataclass(frozen=True)
 class Note:
-    """State of one learner's session."""
+    """A note: the state of one learner's session."""
 
     steps: int  # of this learner, those of the session that it goes on from included
     living: tuple[int, ...]  # ranks that live, as far as this learner has noticed
     at: float  # the machine's clock (s)
 
     def packed(self) -> bytes:
-        """Return bytes of a note."""
+        """Return the note as bytes."""
         mask = sum(1 << rank for rank in self.living if rank < MOST)
         return _FORM.pack(self.steps, mask, self.at, self.steps)
 
 
 def note_of(data: bytes) -> Note | None:
-    """Return the note in these bytes: the inverse of `packed`; None if that is not a whole note."""
+    """Return the note in bytes from `packed`; None if they are no whole note."""
     if len(data) != _FORM.size:
         return None
     steps, mask, at, again = _FORM.unpack(data)

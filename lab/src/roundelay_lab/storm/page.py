@@ -20,17 +20,17 @@ FILM_WIDTH, LANES_LEFT, LANES_TOP, LANE = 1100.0, 96.0, 34.0, 26.0
 
 
 def write_page(found: StormResult, options: StormOptions, out: Path) -> Path:
-    """Write the page; returns its path.
+    """Write the page about a storm to `out`; return its path.
 
     Raises:
-        UserError: it cannot be written.
+        UserError: the page cannot be written.
     """
     write_text(out, render_page(found, options))
     return out
 
 
 def render_page(found: StormResult, options: StormOptions) -> str:
-    """Return the page. Equal results give an equal page."""
+    """Return the page about a storm. Equal results give an equal page."""
     title = f"{found.results[1].label}, {options.hosts} hosts of {options.learners}: {_share(found)} in a storm"
     note = (
         f"Bars: learners that live. Below: {found.counted} trained and counted, in the storm and, dashed, undisturbed."
@@ -121,7 +121,7 @@ def _film(found: StormResult) -> Markup:
 
 
 def _thinned(points: Sequence[tuple[float, int]], most: int = 1000) -> list[tuple[float, int]]:
-    """Return at most so many of the points, the last among them."""
+    """Return at most `most` of the points, the last among them."""
     step = max(1, -(-len(points) // most))
     return [*points[:-1:step], *points[-1:]]
 

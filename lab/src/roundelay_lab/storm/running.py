@@ -17,13 +17,13 @@ from roundelay_lab.storm.hosted import HostedCommand, StormCommand
 from roundelay_lab.storm.story import Story, Struck
 
 LOOK_SECONDS = 0.1
-"""Interval at which the run's files are looked at: the resolution of all that is seen."""
+"""Seconds between two looks at the run's files: the resolution of the story."""
 GRACE_SECONDS = 60.0
-"""For other hosts to end once the first has."""
+"""Seconds within which other hosts must end once the first has."""
 LEAVING_SECONDS = 10.0
-"""For helper processes to end after their host's command."""
+"""Seconds within which helper processes must end after their host's command."""
 USELESS_STARTS = 3
-"""Starts in a row without new minibatches after which there are no more faults; and, without faults, no more starts."""
+"""After so many starts in a row without new minibatches, faults end; without faults, starts end."""
 
 
 def watch_training(
@@ -35,16 +35,15 @@ def watch_training(
 ) -> Story:
     """Train to the end, through all faults.
 
-    A host whose command has ended before its time is given it again after `again_after` seconds, all of them where the
-    first has ended: under a synchronous strategy a loss ends a run, which goes on from its last checkpoint.
-
-    Where faults come faster than a run gets on it would never end. So there are no more of them after `longest`
-    seconds of training, or once it was started again and again in vain; then it may end in peace, or not at all.
+    A host whose command ends too early is given it again after `again_after` seconds; all hosts are, if the first
+    host's ends: under a synchronous strategy a loss ends a run, which goes on from its last checkpoint. With faults
+    faster than its progress a run would never end. So faults end after `longest` seconds of training, or once the run
+    was started again and again in vain; then it ends undisturbed, or fails.
 
     Raises:
-        UserError: the training ends with an error before any fault, or again and again without getting on, or does not
-            end though there are no more faults; names the file of its output.
-        NoNamespaces: hosts cannot be made here.
+        UserError: the training ends with an error before any fault, or again and again without progress, or does not
+            end although faults have ended; names the file of its output.
+        NoNamespaces: hosts cannot be made on this machine.
     """
     command.exp.parent.mkdir(parents=True, exist_ok=True)
     with Hosts(command.hosts) as hosts:
@@ -55,7 +54,8 @@ def watch_training(
 @final
 @dataclass(eq=False)
 class _Watcher:
-    """A training while it runs. One thread: it looks at files and processes, and does the work that is due."""
+    """A watcher of a training while it runs. In one thread it looks at files and processes, and does the work that is
+    due."""
 
     training: HostedCommand
     faults: Iterator[Fault]
@@ -124,7 +124,7 @@ class _Watcher:
             self.shown += new
 
     def _calm_down(self) -> None:
-        """Stop faults, where the run would not end with them."""
+        """Stop the faults if the run would not end with them."""
         late = 0.0 if self.begun is None else self.now - self.begun
         if (self.next is not None or self.waiting) and self.story.calmed is None and late > self.longest:
             self.next, self.story.calmed = None, self.now
@@ -135,7 +135,7 @@ class _Watcher:
             )
 
     def _over(self) -> bool:
-        """Return True once all hosts have ended, after one has ended well: the first, unless another may lead."""
+        """Return True once all hosts have ended, after one (the first, unless another may lead) has succeeded."""
         leaders = range(self.training.command.hosts if self.training.command.peers else 1)
         if self.ended is None and not any(self.training.status(host) == 0 for host in leaders):
             return False
@@ -153,8 +153,8 @@ class _Watcher:
     # Acting ----------------------------------------------------------------------------------------------------------
 
     def _strike(self) -> None:
-        """Do the schedule's faults, once it is time. A fault that would meet nothing, as a host that is down, waits
-        until it does, one of a kind and host: else a storm would be milder the worse a run fares."""
+        """Do the faults that are due. A fault without a target, as on a host that is down, waits for one, at most one
+        of each kind and host: else a storm would be milder the worse a run fares."""
         while self.ended is None and self.begun is not None and self.next and self.begun + self.next.at <= self.now:
             if not any((one.kind, one.host) == (self.next.kind, self.next.host) for one in self.waiting):
                 self.waiting.append(self.next)
@@ -173,7 +173,7 @@ class _Watcher:
                     self.waiting.remove(fault)
 
     def _do(self, fault: Fault) -> bool:
-        """Do a fault, and arrange for its end; return False if it had nothing to meet."""
+        """Do a fault, and arrange for its end; return False if it had no target."""
         training, host = self.training, fault.host
         if fault.kind in ("kill", "stop"):
             if (process := training.learner(host, fault.choice)) is None:
@@ -197,7 +197,7 @@ class _Watcher:
         return True
 
     def _undo_all(self) -> None:
-        """Undo all: nothing is stopped, cut or slow any more, since the hosts are to end in peace."""
+        """Undo all faults, since the hosts are to end undisturbed: nothing stays stopped, cut off or slow."""
         training = self.training
         for host in range(training.command.hosts):
             training.hosts.heal(host)
@@ -216,7 +216,7 @@ class _Watcher:
         self.later(seconds, start)
 
     def _start_again(self) -> None:
-        """Give the command again on hosts where it has ended before its time; on all, where the run has ended."""
+        """Start the command again on hosts where it ended too early; on all hosts, if the run has ended."""
         training = self.training
         hosts = range(training.command.hosts)
         if self.ended is not None or self.down >= set(hosts):
@@ -235,7 +235,7 @@ class _Watcher:
                 self._again(host, self.again_after)
 
     def _all_again(self, running: Sequence[int]) -> None:
-        """Give the command again on all hosts after the run has ended before its time, once none is `running`."""
+        """Start the command again on all hosts after the run ended too early, once no host is `running`."""
         training = self.training
         if self.story.struck and self.useless >= USELESS_STARTS and (self.next is not None or self.waiting):
             self.next, self.story.calmed, self.useless = None, self.now, 0

@@ -11,13 +11,13 @@ from typing import Any, final
 from roundelay.core.records import known
 
 NOTICED_SECONDS = 2.0
-"""Seconds within which an event is seen: a run tells once a second who lives."""
+"""Seconds within which an event is seen, since a run writes once a second which learners live."""
 
 
 @final
 @dataclass(frozen=True)
 class Struck:
-    """A fault that has happened."""
+    """A fault that has happened, with its times and its victim."""
 
     at: float  # when it began (s)
     kind: str
@@ -56,18 +56,19 @@ class Story:
     work: tuple[int, ...] = ()  # of each learner that entered the model, in any unit, by rank; empty: not known
 
     def see_frames(self, at: float, frames: int) -> None:
-        """Note that so many frames are trained and counted."""
+        """Note that `frames` frames are trained and counted by second `at`."""
         if not self.progress or self.progress[-1][1] != frames:
             self.progress.append((at, frames))
 
     def see_living(self, at: float, ranks: Sequence[int]) -> None:
-        """Note that these learners live."""
+        """Note that the learners `ranks` are alive at second `at`."""
         if not self.living or self.living[-1][1] != tuple(ranks):
             self.living.append((at, tuple(ranks)))
 
     @property
     def frames_per_second(self) -> float:
-        """Frames that counted in the end, a second from the first to the last minibatches seen; 0 if too few were."""
+        """Frames that counted in the end, per second from the first to the last minibatches seen; 0 if too few were
+        seen."""
         if len(self.progress) < 2:
             return 0.0
         (first, begun), (last, frames) = self.progress[0], self.progress[-1]
@@ -75,7 +76,7 @@ class Story:
 
     @property
     def mean_alive(self) -> float:
-        """Mean number of learners alive, from the first to the last minibatches seen; 0 if too few were."""
+        """Mean number of learners alive, from the first to the last minibatches seen; 0 if too few were seen."""
         if len(self.progress) < 2 or not self.living:
             return 0.0
         begin, end = self.progress[0][0], self.progress[-1][0]
@@ -88,13 +89,13 @@ class Story:
 
     @property
     def participation(self) -> float | None:
-        """Work that entered the model, in learners that did as much as the busiest one; None where it is not known.
-        Two learners that worked all the time: 2. One of two that was away for half of it: 1.5."""
+        """Work that entered the model, as the number of learners that work as much as the busiest one; None if not
+        known. Two learners that worked all the time: 2. One of two that was away for half of it: 1.5."""
         return sum(self.work) / max(self.work) if any(self.work) else None
 
     def hosts_lost(self, each: int) -> int:
-        """Return the number of hosts that were lost with all their learners, of which each has so many: those that were
-        killed, and those that were off the network until they were taken for dead."""
+        """Return the number of hosts that were lost with all their learners, of which each has `each`: those killed,
+        and those off the network until they were considered dead."""
         lost = 0
         for one in self.struck:
             ranks = {*range(one.host * each, (one.host + 1) * each)}
@@ -103,7 +104,7 @@ class Story:
         return lost
 
     def since_training(self) -> "Story":
-        """Return the same, with seconds counted from the first minibatches that were seen."""
+        """Return the story with seconds counted from the first minibatches that were seen."""
         begun = self.progress[0][0] if self.progress else 0.0
         return dataclasses.replace(
             self,
@@ -123,7 +124,7 @@ class Story:
         return next((at - one.at for at in grew), None)
 
     def _victim(self, one: Struck) -> float | None:
-        """Return the time of the last fault before a loss that can lose a learner: the loss is held to be of it."""
+        """Return the time of the last fault before the loss of a learner that can have caused the loss."""
         if one.kind == "slow":
             return None
         later = min((o.at for o in self.struck if o.at > one.at and o.kind != "slow"), default=math.inf)
@@ -134,12 +135,12 @@ class Story:
         return next((at - one.at for at, count in after[lost:] if count >= self.learners), None)
 
     def to_json(self) -> dict[str, Any]:
-        """Return a plain mapping."""
+        """Return the story as a plain mapping."""
         return dataclasses.asdict(self)
 
     @classmethod
     def from_json(cls, value: Mapping[str, Any]) -> "Story":
-        """Return the story of this JSON: the inverse of `to_json`."""
+        """Return the story in a mapping from `to_json`."""
         fields = known(cls, value)
         fields["progress"] = [(at, frames) for at, frames in fields["progress"]]
         fields["living"] = [(at, tuple(ranks)) for at, ranks in fields["living"]]
@@ -149,6 +150,6 @@ class Story:
 
 
 def middle_and_worst(values: Sequence[float | None]) -> tuple[float, float] | None:
-    """Return median and largest of the values that are there; None if none is."""
+    """Return the median and the largest of the values that are not None; None if there are none."""
     there = [value for value in values if value is not None]
     return (statistics.median(there), max(there)) if there else None

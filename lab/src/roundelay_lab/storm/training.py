@@ -21,7 +21,7 @@ from roundelay_lab.storm.notes import LABEL, NOTE_NAME, note_of
 @final
 @dataclass(frozen=True)
 class TrainingCommand(StormCommand):
-    """The command `roundelay train` of a recipe, as each host is given it."""
+    """The command `roundelay train` of a recipe, for all hosts."""
 
     recipe: str = ""  # name, or file
     options: tuple[str, ...] = ()  # further words of the command
@@ -39,7 +39,7 @@ class TrainingCommand(StormCommand):
 
 @final
 class HostedTraining(HostedCommand):
-    """A training while it runs."""
+    """A training by `roundelay train` while it runs on hosts."""
 
     def __init__(self, hosts: Hosts, command: TrainingCommand) -> None:
         super().__init__(hosts, command)
@@ -54,7 +54,7 @@ class HostedTraining(HostedCommand):
         return bool(self._forks(host))  # the server is started once the first host has answered
 
     def _forks(self, host: int) -> dict[int, int]:
-        """Return the fork server's processes, itself and learners among them, with the parent of each."""
+        """Return the processes of a host's fork server, itself and learners among them, with the parent of each."""
         parents: dict[int, int] = {}
         for process in self.hosts.processes(host):
             with suppress(OSError):
@@ -78,15 +78,15 @@ class HostedTraining(HostedCommand):
         return Look(counted, () if ended else living, label, work_of(self._tail.segments()) if ended else ())
 
     def _live(self) -> Live | None:
-        """Return the present state of the run; None if it says none."""
+        """Return the present state of the run; None if it has not written any."""
         with suppress(UserError):  # damaged: the next one is not
             return read_live(self.command.exp)
         return None
 
 
 def work_of(segments: Sequence[Segment]) -> tuple[int, ...]:
-    """Return the work of each learner that entered the model, by rank: means that it gave to, where all learners take
-    them; else frames. Its work between its last mean and its death is in no model."""
+    """Return the work of each learner that entered the model, by rank: the number of means it took part in, if all
+    learners take means; else frames. Work after a learner's last mean before its death is in no model."""
     whole: list[int] = []
     for segment in segments:
         work = segment.learner_means if any(segment.learner_means) else segment.learner_frames
@@ -98,7 +98,7 @@ def work_of(segments: Sequence[Segment]) -> tuple[int, ...]:
 
 @final
 class EventsTail:
-    """New records of `events.jsonl`, which may be cut back when a run goes back to a checkpoint."""
+    """A reader of new records of `events.jsonl`, which may be cut when a run goes back to a checkpoint."""
 
     def __init__(self, exp: Path) -> None:
         self._path, self._read, self._known = exp / EVENTS, 0, set[str]()
@@ -111,7 +111,7 @@ class EventsTail:
             return []
 
     def new(self) -> Sequence[Record]:
-        """Return records since the last call, in order."""
+        """Return the new records since the last call, in order."""
         try:
             size = self._path.stat().st_size
             if size < self._read:
@@ -139,13 +139,14 @@ class EventsTail:
 @final
 @dataclass(frozen=True)
 class ScriptCommand(StormCommand):
-    """A script and its arguments, run once for every learner."""
+    """The command that runs a script with arguments once for every learner."""
 
     words: tuple[str, ...] = ()
 
     @property
     def spares_the_first(self) -> tuple[str, ...]:
-        """The first host's process ends with its last learner, and with it every session that no other may lead."""
+        """Kinds of faults that end the first host's learners: its process ends with the last, and so does every session
+        that no other host may lead."""
         if self.peers:
             return ()
         return ("crash", "cut", "kill") if self.learners == 1 else ("crash", "cut")
@@ -163,7 +164,7 @@ class ScriptCommand(StormCommand):
 
 @final
 class HostedScript(HostedCommand):
-    """A script while it runs."""
+    """A script while its learners run on hosts."""
 
     def __init__(self, hosts: Hosts, command: ScriptCommand) -> None:
         super().__init__(hosts, command)
@@ -208,7 +209,7 @@ class HostedScript(HostedCommand):
 
 
 def label_of(exp: Path) -> str:
-    """Return the strategy of a script's session, in words; empty before it has attached."""
+    """Return the strategy of a script's session, in words; "" before the session is attached."""
     with suppress(OSError):
         return (exp / LABEL).read_text(encoding="utf-8")
     return ""

@@ -27,14 +27,14 @@ from roundelay_speech.hmm.gmm import Mixtures, load_mixtures, save_mixtures
 from roundelay_speech.hmm.topology import SILENCE, Tying
 
 Groups = Mapping[str, Sequence[tuple[int, int]]]
-"""Spans (first frame, frames) of the utterances that one transform, or one vector, is for, by its name."""
+"""By the name of a transform or vector, the spans (first frame, frames) of its utterances."""
 P = ParamSpec("P")
 R = TypeVar("R")
 
 
 @dataclass(frozen=True)
 class StatisticsFiles:
-    """Files that statistics are taken from."""
+    """The files from which workers take statistics."""
 
     frames: Path  # (T, D) float32
     mixtures: Path  # as of `save_mixtures`
@@ -62,7 +62,7 @@ class Estimators:
         return self._each(_counts, ((of, tuple(spans)) for spans in groups.values()), groups, progress, what)
 
     def alone(self, function: Callable[P, R], *arguments: P.args, **named: P.kwargs) -> R:
-        """Run function(...) in one of the workers: with one thread, also where this process has more."""
+        """Run a function in one of the workers, with one thread even if this process has more; return its result."""
         return self._workers.alone(function, *arguments, **named)
 
     def _each(
@@ -80,7 +80,7 @@ def estimators(workers: int = 0) -> Iterator[Estimators]:
 
 
 class _OpenFiles:
-    """Arrays and mixtures that this worker has open; those of the latest `StatisticsFiles` only."""
+    """The arrays and mixtures that a worker has open, only those of the latest `StatisticsFiles`."""
 
     def __init__(self) -> None:
         self.of: StatisticsFiles | None = None
@@ -118,7 +118,7 @@ def _counts(
 
 @dataclass(frozen=True, eq=False)
 class Workplace:
-    """The needs of every stage: options, running workers, a folder for files that only this run reads, and a bar."""
+    """Everything that each stage needs: options, running workers, a folder for temporary files, and a bar."""
 
     config: AdaptConfig
     run: Estimators
@@ -127,7 +127,7 @@ class Workplace:
 
 
 def grouped(utterances: Sequence[Utterance], store: FeatureStore, unit: Unit) -> dict[str, list[tuple[int, int]]]:
-    """Return spans of the utterances that belong together: of each speaker, or of each utterance by itself."""
+    """Group the utterances' spans by speaker, or each by itself, as `unit` says."""
     groups: dict[str, list[tuple[int, int]]] = {}
     for utterance in utterances:
         name = utterance.speaker if unit == "speaker" else utterance.id
@@ -136,7 +136,8 @@ def grouped(utterances: Sequence[Utterance], store: FeatureStore, unit: Unit) ->
 
 
 def speech_weights(pdfs: Ints, tying: Tying, silence: float) -> Float64:
-    """Return (T,) 1 for frames of phones, `silence` for frames of silence, 0 for those without a pdf."""
+    """Return the weights (T,) of frames with these pdfs: 1 for phones, `silence` for silence, 0 for frames without a
+    pdf."""
     quiet = np.unique(tying.table[:, SILENCE])
     weights = np.where(np.isin(pdfs, quiet[quiet >= 0]), silence, 1.0)
     weights[pdfs < 0] = 0.0
@@ -146,7 +147,7 @@ def speech_weights(pdfs: Ints, tying: Tying, silence: float) -> Float64:
 def speaker_transforms(
     place: Workplace, frames: Float32, labels: tuple[Mixtures, npt.NDArray[np.int32], Tying], groups: Groups, what: str
 ) -> dict[str, Estimate]:
-    """Return the transform of each group, from frames (T, D) as they are and the pdfs (T,) they belong to.
+    """Return the transform of each group, from untransformed frames (T, D) and their pdfs (T,).
 
     Args:
         labels: mixtures that the transformed frames shall fit, the pdf of every frame (-1: none), and their tying.
@@ -170,7 +171,7 @@ def speaker_transforms(
 
 
 def transformed(frames: Float32, *some: tuple[Groups, Mapping[str, Estimate]]) -> Float32:
-    """Return (T, D): every group's frames by its transform; a copy, in which frames of no group stay."""
+    """Return a copy of frames (T, D), in which each group's frames are transformed by its own transform."""
     result = frames.copy()
     for groups, found in some:
         for name, spans in groups.items():

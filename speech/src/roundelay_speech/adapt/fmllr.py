@@ -44,7 +44,7 @@ class Transform:
         return float(np.linalg.slogdet(self.matrix[:, :-1])[1])
 
     def __call__(self, frames: Float32) -> Float32:
-        """Return (T, D) -> (T, D)."""
+        """Transform frames, (T, D) -> (T, D)."""
         mapped: Float32 = (frames @ self.matrix[:, :-1].T + self.matrix[:, -1]).astype(np.float32)
         return mapped
 
@@ -75,7 +75,7 @@ class Estimate:
 
 
 def posteriors(mixtures: Mixtures, frames: Float32, pdf: int) -> tuple[Float64, Float64]:
-    """Return posteriors of the components of a pdf (T, K), and log-likelihoods of the frames (T,)."""
+    """Return the posteriors (T, K) of a pdf's components, and the log-likelihoods (T,) of frames (T, D)."""
     own = slice(mixtures.first[pdf], mixtures.first[pdf + 1])
     means, variances = mixtures.means[own], mixtures.variances[own]
     offset = np.log(mixtures.weights[own]) - 0.5 * (np.log(2 * np.pi * variances) + means * means / variances).sum(1)
@@ -94,10 +94,10 @@ def accumulate(
     included.
 
     Args:
-        frames: (T, D) as they are, without any transform.
-        pdfs: (T,) of each frame; -1 for frames that do not count.
-        weights: (T,) 0 to 1; of silence usually less than 1.
-        transform: that the posteriors are computed with.
+        frames: (T, D) without any transform.
+        pdfs: (T,) pdf of each frame; -1 for frames that do not count.
+        weights: (T,) weight of each frame, 0 to 1; for silence usually less than 1.
+        transform: the transform under which posteriors are computed.
     """
     mapped = transform(frames)
     size = frames.shape[1]
@@ -124,7 +124,7 @@ def accumulate(
 
 
 def updated(sums: Sums, start: Transform, sweeps: int = SWEEPS) -> Transform:
-    """Return the transform after so many updates of every row, from `start`; Q falls in none of them."""
+    """Return the transform after `sweeps` updates of every row, from `start`; no update lowers Q."""
     matrix = start.matrix.copy()
     inverse = np.linalg.inv(sums.G)
     for _ in range(sweeps):
@@ -152,7 +152,7 @@ def estimate(
 
     Args:
         frames, pdfs, weights: as of `accumulate`.
-        least: of less weight than this, or so that G cannot be inverted, the identity is the estimate.
+        least: weight of frames below which the estimate is the identity, as it is if G cannot be inverted.
     """
     size = frames.shape[1]
     transform = Transform.identity(size)

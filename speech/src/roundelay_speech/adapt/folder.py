@@ -42,19 +42,19 @@ LARGE = (f"{FMLLR}.ark", f"{IVECTOR}.ark")  # not read only to see whether they 
 
 
 def digest(values: Sequence[Any]) -> str:
-    """Return a text that is equal for equal values only; of any value that JSON can hold."""
+    """Return a hash of values that JSON can hold, equal only for equal values."""
     return hashlib.blake2b(json.dumps(values, sort_keys=True).encode(), digest_size=16).hexdigest()
 
 
 def there_already(folder: Path, name: str, made_from: Mapping[str, Any]) -> bool:
-    """Return True if the folder holds models made from the same.
+    """Return True if the folder holds models made from the same facts.
 
     Args:
         name: MODELS or VECTORS.
         made_from: the facts that decide the result, by name.
 
     Raises:
-        UserError: it holds others; names the difference.
+        UserError: the folder holds models made from others; names the difference.
     """
     if not (folder / name).is_file():
         return False
@@ -76,7 +76,7 @@ def save_models(
     made_from: Mapping[str, Any],
     log: Sequence[Mapping[str, Any]] = (),
 ) -> None:
-    """Write mixtures and projection, the pdfs (T,) of training frames that they were trained on, and a line a pass."""
+    """Write models for transforms, the pdfs (T,) of the training frames, and a log line for each pass."""
     (folder / MODELS).unlink(missing_ok=True)
     with atomic_write(folder / _PROJECTION) as file:
         np.savez(file, projection=models.projection, context=np.array(models.context))
@@ -92,7 +92,7 @@ def load_models(folder: Path) -> tuple[Models, npt.NDArray[np.int32]]:
     """Return models for transforms, and the pdfs (T,) of training frames, as `save_models` wrote them.
 
     Raises:
-        UserError: it is missing or damaged.
+        UserError: a file is missing or damaged.
     """
     _check(folder, MODELS)
     try:
@@ -106,7 +106,7 @@ def load_models(folder: Path) -> tuple[Models, npt.NDArray[np.int32]]:
 
 
 def save_vectors(folder: Path, models: VectorModels, made_from: Mapping[str, Any]) -> None:
-    """Write background mixture and extractor."""
+    """Write models for vectors: background mixture and extractor."""
     (folder / VECTORS).unlink(missing_ok=True)
     save_mixtures(folder / _BACKGROUND, models.background)
     with atomic_write(folder / _EXTRACTOR) as file:
@@ -127,7 +127,7 @@ def load_vectors(folder: Path) -> VectorModels:
     """Return models for vectors, as `save_vectors` wrote them.
 
     Raises:
-        UserError: it is missing or damaged.
+        UserError: a file is missing or damaged.
     """
     _check(folder, VECTORS)
     try:
@@ -140,7 +140,7 @@ def load_vectors(folder: Path) -> VectorModels:
 
 
 def identity(folder: Path, name: str) -> str:
-    """Return a digest that tells these models from all others: features by other models are other features."""
+    """Return a digest of the models in a folder, which identifies features made by them."""
     _, sums = read_sums(folder / name, f"Delete {folder} and run `roundelay adapt` again.")
     return digest([value for key, value in sorted(sums.items()) if key != _LABELS])
 

@@ -33,7 +33,8 @@ VECTORS_AT_ONCE = 256  # utterances whose posteriors are held together
 
 @dataclass(frozen=True, eq=False)
 class Counts:
-    """Counts of utterances, which vectors are estimated from: n (U, M) and sums of frames (U, M, D), not centred."""
+    """The statistics of utterances from which vectors are estimated: counts n (U, M) and sums of frames (U, M, D), not
+    centred."""
 
     n: Float64
     sums: Float64
@@ -55,7 +56,7 @@ def counted(background: Mixtures, frames: Float32, weights: Float64) -> tuple[Fl
 
 
 def added(some: Sequence[tuple[Float64, Float64]]) -> tuple[Float64, Float64]:
-    """Return the counts of several utterances of one speaker together, bounded."""
+    """Add the counts of several utterances of one speaker, bounded in total."""
     n, sums = sum(one for one, _ in some), sum(other for _, other in some)
     assert not isinstance(n, int)
     assert not isinstance(sums, int)
@@ -73,7 +74,7 @@ class Extractor:
 
     @classmethod
     def begun(cls, background: Mixtures, dimension: int, rng: np.random.Generator) -> "Extractor":
-        """Return loadings drawn at random, a tenth of a standard deviation in all directions."""
+        """Return an extractor with random loadings, a tenth of a standard deviation in all directions."""
         spread = np.sqrt(background.variances)[:, :, None]
         drawn = rng.standard_normal((*background.means.shape, dimension))
         return cls(background.means, background.variances, 0.1 * spread * drawn)
@@ -94,7 +95,7 @@ class Extractor:
         return self.posterior(counts)[0]
 
     def reestimated(self, counts: Counts) -> "Extractor":
-        """Run one round of EM, minimum divergence included."""
+        """Return the extractor after one round of EM, minimum divergence included."""
         components, _, size = self.loadings.shape
         second = np.zeros((components, size * size))
         first = np.zeros((components, self.means.shape[1], size))

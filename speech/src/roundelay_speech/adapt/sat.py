@@ -49,8 +49,8 @@ FRAMES_AT_ONCE = 100_000  # frames that are spliced together
 
 
 def spliced(frames: Float32, offsets: Ints, context: int, rows: Ints | None = None) -> Float32:
-    """Return frames between their neighbours, earliest first: (T, C) -> (T, S), or only `rows` of it. The first and
-    last frame of an utterance stand for those beyond it; `offsets` are the utterances' first frames, and T."""
+    """Put each frame between its neighbours, earliest first: (T, C) -> (T, S), or only its `rows`. The first and last
+    frame of an utterance are repeated beyond its ends; `offsets` are the utterances' first frames, and T."""
     rows = np.arange(len(frames)) if rows is None else rows
     utterance = np.searchsorted(offsets, rows, side="right") - 1
     first, last = offsets[utterance], offsets[utterance + 1] - 1
@@ -59,7 +59,8 @@ def spliced(frames: Float32, offsets: Ints, context: int, rows: Ints | None = No
 
 
 def projected(frames: Float32, offsets: Ints, projection: Float64, context: int) -> Float32:
-    """Return (T, C) -> (T, D): spliced frames by a projection (D, S + 1), offset last; a few utterances at a time."""
+    """Splice and project frames, (T, C) -> (T, D), by a projection (D, S + 1) with the offset last; a few utterances at
+    a time."""
     result = np.empty((len(frames), len(projection)), np.float32)
     matrix, offset = projection[:, :-1].T.astype(np.float32), projection[:, -1].astype(np.float32)
     for begin in range(0, len(frames), FRAMES_AT_ONCE):
@@ -69,8 +70,8 @@ def projected(frames: Float32, offsets: Ints, projection: Float64, context: int)
 
 
 def discriminant(frames: Float32, classes: Ints, dimension: int) -> Float64:
-    """Return the projection (D, S + 1), its last column the offset: mean 0 and variance 1 within classes come out.
-    `frames`: (T, S). `classes`: (T,) from 0; -1 for frames that do not count."""
+    """Return the projection by linear discriminant analysis (D, S + 1), its last column the offset; projected classes
+    have mean 0 and variance 1 within. `frames`: (T, S). `classes`: (T,) from 0; -1 for frames that do not count."""
     rows = classes >= 0
     used, label = frames[rows].astype(np.float64), classes[rows]
     mean = used.mean(0)
@@ -92,8 +93,8 @@ def discriminant(frames: Float32, classes: Ints, dimension: int) -> Float64:
 def semi_tied(
     mixtures: Mixtures, frames: Float32, pdfs: Ints, sweeps: int = MLLT_SWEEPS
 ) -> tuple[Float64, list[float]]:
-    """Return the matrix A (D, D) for frames (T, D) that an alignment gives to pdfs (T,), -1 for frames of none; and the
-    objective that it maximises, a frame, before and after each sweep over its rows."""
+    """Return the semi-tied (MLLT) matrix A (D, D) for frames (T, D) with pdfs (T,), -1 for none; and the objective per
+    frame that A maximises, before and after each sweep over its rows."""
     size = frames.shape[1]
     beta, G = 0.0, np.zeros((size, size, size))
     for pdf, rows in enumerate(rows_of(pdfs, mixtures.num_pdfs)):
@@ -127,7 +128,7 @@ PROJECTION_FRAMES = 300_000  # that the projection is estimated from
 
 @dataclass(frozen=True, eq=False)
 class Models:
-    """Everything that a new speaker's transform is estimated with."""
+    """The models by which a new speaker's transform is estimated."""
 
     projection: Float64  # (D, S + 1), offset last; of spliced cepstra
     context: int  # frames on each side that are spliced
@@ -135,19 +136,19 @@ class Models:
     adapted: Mixtures  # mixtures of transformed speakers
 
     def frames(self, store: FeatureStore) -> Float32:
-        """Return (T, D): projected frames of all utterances, as transforms take them."""
+        """Return the projected frames of all utterances (T, D), to which transforms apply."""
         return projected(static_cepstra(store), store.offsets, self.projection, self.context)
 
 
 def static_cepstra(store: FeatureStore) -> Float32:
-    """Return (T, C): cepstra, normalised by speaker, without their deltas."""
+    """Return the cepstra (T, C), normalised by speaker, without deltas."""
     every = all_cepstra(store)
     return np.ascontiguousarray(every[:, : min(CEPSTRA, every.shape[1] // 3)])
 
 
 @dataclass(frozen=True, eq=False)
 class SpeakerTraining:
-    """Training speakers, their words, and how mixtures are trained."""
+    """A training of the models for transforms: training speakers, their words, and options of mixtures."""
 
     task: Task
     tree: DecisionTree  # tied states
@@ -158,7 +159,7 @@ class SpeakerTraining:
     log: list[dict[str, Any]]  # a line for each pass
 
     def models(self, place: Workplace, store: FeatureStore) -> Models:
-        """Train."""
+        """Train the models for transforms."""
         config, cepstra = place.config, static_cepstra(store)
         projection = self._projection(place, cepstra, store.offsets)
         frames = projected(cepstra, store.offsets, projection, config.context)
@@ -171,11 +172,11 @@ class SpeakerTraining:
 
     @property
     def _as_labelled(self) -> AlignConfig:
-        """Training without new alignments."""
+        """Options of training without new alignments."""
         return replace(self.how, tri_realign=(), mono_realign=())
 
     def _projection(self, place: Workplace, cepstra: Float32, offsets: npt.NDArray[np.int64]) -> Float64:
-        """Estimate LDA, and MLLT by mixtures that are trained on it and then forgotten."""
+        """Estimate LDA, and MLLT by temporary mixtures trained on it; return the projection."""
         config, folder, run = place.config, place.scratch, place.run
         rows = np.flatnonzero(self.labels.pdf >= 0)
         if len(rows) > PROJECTION_FRAMES:
@@ -197,7 +198,7 @@ class SpeakerTraining:
         return turn @ projection
 
     def _mixtures(self, place: Workplace, stage: str, frames: Float32, how: AlignConfig) -> Mixtures:
-        """Return mixtures grown on these frames (T, D)."""
+        """Return mixtures trained on frames (T, D)."""
         file = save_array(place.scratch / f"frames-{stage}.npy", frames)
         material = Material(self.task.spoken, self.lexicon, how.silence_probability, file)
         with aligners(material, place.config.workers) as run:

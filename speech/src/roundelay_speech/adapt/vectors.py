@@ -36,7 +36,7 @@ ROUNDS = 4  # of EM at each size of it
 
 @dataclass(frozen=True, eq=False)
 class VectorModels:
-    """Everything that a new speaker's vector is estimated with."""
+    """The models by which a new speaker's vector is estimated."""
 
     # mean, std: (C,) of the cepstra of the training split.
     mean: Float64
@@ -45,7 +45,7 @@ class VectorModels:
     extractor: Extractor  # trained on training utterances
 
     def vectors(self, place: Workplace, store: FeatureStore, weights: Float64, groups: Groups) -> dict[str, Float32]:
-        """Return the vector (R,) of each group; the zero vector where there is no speech.
+        """Return the vector (R,) of each group; the zero vector for a group without speech.
 
         Args:
             weights: (T,) 1 for frames of speech, 0 for others.
@@ -61,7 +61,7 @@ class VectorModels:
 
 
 def raw_cepstra(store: FeatureStore) -> Float32:
-    """Return (T, C): cepstra of the first filterbank as they are.
+    """Return the cepstra (T, C) of the first filterbank, not normalised.
 
     Raises:
         UserError: the store has no filterbank.
@@ -72,8 +72,7 @@ def raw_cepstra(store: FeatureStore) -> Float32:
 
 
 def scaled_cepstra(store: FeatureStore, mean: Float64, std: Float64) -> Float32:
-    """Return (T, 3 C): cepstra less `mean` over `std`, their deltas, and the deltas of those, utterance by
-    utterance."""
+    """Return (T, 3 C): cepstra scaled by (x - mean) / std, their deltas and second deltas, utterance by utterance."""
     plain = ((raw_cepstra(store) - mean) / std).astype(np.float32)
     width = plain.shape[1]
     result = np.empty((len(plain), 3 * width), np.float32)
@@ -82,7 +81,7 @@ def scaled_cepstra(store: FeatureStore, mean: Float64, std: Float64) -> Float32:
 
 
 def train_vectors(place: Workplace, store: FeatureStore, weights: Float64, utterances: Groups) -> VectorModels:
-    """Train on training utterances, each a group by itself.
+    """Train the models for vectors on training utterances, each a group by itself.
 
     Args:
         weights: (T,) 1 for frames of speech, 0 for others.
@@ -111,7 +110,7 @@ def train_vectors(place: Workplace, store: FeatureStore, weights: Float64, utter
 
 
 def _background(place: Workplace, frames: Float32, rows: npt.NDArray[np.int64]) -> Mixtures:
-    """Return one mixture of the frames in `rows`, grown by doubling."""
+    """Return one mixture trained on the frames in `rows`, grown by doubling."""
     config = place.config
     if len(rows) > BACKGROUND_FRAMES:
         rows = np.sort(stream(config.seed, "ivector", "frames").choice(rows, BACKGROUND_FRAMES, replace=False))

@@ -22,7 +22,8 @@ from roundelay_speech.grids.running import check_data
 
 @dataclass(frozen=True)
 class Judging:
-    """Judging of a grid: whether its runs are decoded, and the held-out loss (nats per frame) that times are to."""
+    """The judging of a grid: whether runs are decoded, and the held-out loss (nats per frame) to which seconds are
+    counted."""
 
     decode: bool = True
     target_loss: float | None = None
@@ -59,7 +60,7 @@ def compare(
 def run_plan(
     grid: RecipeGrid, judging: Judging, progress: Progress, announce: Callable[[str], None], width: int = TABLE_WIDTH
 ) -> tuple[Compared, Interrupt]:
-    """Train the rest of a grid, and compare."""
+    """Train what is missing of a grid, and compare all results."""
     check_data(grid)
     before = f", {grid.done} of them trained before" if grid.done else ""
     announce(f"{grid.size} trainings in {grid.folder}{before}{grid.about_time}; minibatch: {grid.about_minibatch}")
@@ -81,7 +82,7 @@ def evaluate_folds(
     is recognised by a model that never heard them.
 
     Args:
-        folds: how many trainings; each leaves out about as many women and men.
+        folds: number of trainings; each leaves out about equally many women, and men.
         overrides: options that differ from the recipe's, for every training.
         exp: the folder for all runs; None: exp/RECIPE/folds-N.
 
@@ -99,7 +100,7 @@ def evaluate_folds(
 def run_planned_folds(
     planned: Folds, progress: Progress, announce: Callable[[str], None]
 ) -> tuple[list[CellOutcome], Pooled | None, Interrupt]:
-    """Train the rest of the folds, and pool their errors where all are finished."""
+    """Train what is missing of the folds, and pool their errors if all are finished."""
     need("speech", "evaluate --folds")
     announce(
         f"{len(planned.cells)} trainings in {planned.folder}, which leave out "

@@ -25,7 +25,7 @@ INSPECTED = InspectOptions()
 
 
 class Sources(TypedDict, total=False):
-    """Places that a corpus is read from; each is the option of `roundelay prepare` of that name."""
+    """The places from which a corpus is read; each is the option of `roundelay prepare` of that name."""
 
     source: Path
     also: Sequence[Path]
@@ -54,7 +54,8 @@ def prepare(
         sources: where the corpus is.
 
     Raises:
-        UserError: no such corpus; an option it has no use for or lacks; everything that loading and preparing find.
+        UserError: no such corpus; an option that it lacks or has no use for; all faults that loading and preparing
+            find.
     """
     if name not in READERS:
         raise UserError(f"there is no corpus {name!r}.{did_you_mean(name, READERS)} Known: {', '.join(READERS)}.")
@@ -66,7 +67,7 @@ def prepare(
 
 
 def usual_data(name: str) -> Path:
-    """Return the folder of a prepared corpus, where the user does not name one."""
+    """Return the folder of a prepared corpus, if the user names none: data/NAME."""
     return Path(READERS[name].data or f"data/{name}")
 
 
@@ -74,17 +75,17 @@ def inspect(corpus: Path | str, options: InspectOptions = INSPECTED, *, progress
     """Find oddities of a corpus, and their remedies; nothing is written.
 
     Args:
-        corpus: a prepared one, a Kaldi data directory, or a folder that holds several.
+        corpus: a prepared corpus, a Kaldi data directory, or a folder that holds several.
 
     Raises:
-        UserError: there is no corpus; its faults are findings.
+        UserError: there is no corpus; faults of one are findings.
     """
     return inspect_corpus(Path(corpus), options, progress or Bar())
 
 
 def align(recipe: str | Path | Recipe, overrides: Overrides = (), *, progress: Progress | None = None) -> AlignSummary:
     """Train hidden Markov models from a flat start on the recipe's corpus, and label every frame. The folder is the
-    recipe's `alignment`. If it is there already, from the same corpus and configuration, nothing is done.
+    recipe's `alignment`. If it already exists, from the same corpus and configuration, nothing is done.
 
     Raises:
         UserError: as `load_recipe`; the corpus is missing; too many utterances cannot be aligned.

@@ -31,7 +31,7 @@ Weighted = tuple[Path | str, float]
 
 
 class TrainingOn(TypedDict, total=False):
-    """Options of training on; each is the option of `roundelay finetune` of that name."""
+    """Options of further training; each is the option of `roundelay finetune` of that name."""
 
     splits: Sequence[str]
     source: Path | str
@@ -64,15 +64,16 @@ def pack(
     licence: str = "",
     progress: Progress | None = None,
 ) -> Card:
-    """Put trained runs and all they need to recognise into the folder `out`; or a packed model with other words.
+    """Put trained runs, with everything that recognition needs, into the folder `out`; or a packed model with other
+    words.
 
     Args:
         runs: a run, or several, each with a weight of its log-likelihoods if it is not 1; or a packed model.
         overrides: options of recognition that differ from the first run's recipe, `{"decode.order": 3}`.
-        words: of a packed model: a file of words to add, one a line.
+        words: for a packed model, a file of words to add, one a line.
         decoded: a folder that `decode` left word errors in, for the same runs, weights and options; None: the runs'
             own, or they are decoded now.
-        licence: of the model, for people; empty: that of its corpus.
+        licence: licence of the model, for people; "": that of its corpus.
 
     Returns:
         The card: corpus, words, word errors.
@@ -115,7 +116,7 @@ def finetune(
 
     Args:
         data: recordings with their words, a Kaldi data directory or a prepared corpus.
-        words: a file of words that are to be recognised besides; those of the transcripts are added anyway.
+        words: a file of further words to recognise; those of the transcripts are added anyway.
         options: `epochs`, `learning_rate`, `layers` and so on, as on the command line.
 
     Raises:
@@ -145,7 +146,7 @@ def evaluate(
     """Recognise new speech with a packed model, and score it where its words are known.
 
     Args:
-        model: the folder of one, or the result of `load_model`.
+        model: the folder of a packed model, or the result of `load_model`.
         data: a prepared corpus, a Kaldi data directory or a folder of recordings.
         out: where words and scores go; None: nowhere.
         options: `splits`, `workers`, `ignore_case`, `clean_transcripts`, `times` (False saves half of the time) and so

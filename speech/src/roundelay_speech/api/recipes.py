@@ -9,8 +9,8 @@ from roundelay_speech.recipes.recipe import load_recipe as read
 
 
 def load_recipe(source: str | Path | Recipe, overrides: Overrides = ()) -> Recipe:
-    """Return the recipe in file `source`, or the packaged one of that name, with overrides applied; a `Recipe` is
-    itself.
+    """Load the recipe in file `source`, or the packaged one of that name, with overrides; a `Recipe` is returned
+    unchanged.
 
     Raises:
         UserError: no such recipe; an option that is unknown or has a wrong value (names the dotted key); overrides of a

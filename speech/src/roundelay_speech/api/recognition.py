@@ -35,7 +35,7 @@ def decode(
 
     Args:
         overrides: options of recognition that differ from the run's recipe, `{"decode.beam": 13}`.
-        others: more runs and their weights beside the 1 of `exp`, whose log-likelihoods are averaged; needs `out`.
+        others: further runs with weights (that of `exp` is 1), whose log-likelihoods are averaged; needs `out`.
         corpus: other speech, with or without transcripts, which is recognised: a prepared corpus, a Kaldi data
             directory or a folder of recordings. Needs `out`, where speech that is not prepared is (`out`/data), unless
             it is a prepared corpus and the run's own is not found: then this one stands for it.
@@ -63,7 +63,7 @@ def decode_recipe(exp: Path, overrides: Sequence[str], corpus: Path | None) -> R
     """Return the recipe that the run in `exp` keeps, for recognition with these overrides of its section `decode`.
 
     Raises:
-        UserError: an override of something else; not a run directory; `corpus` has nothing to recognise.
+        UserError: an override is of another section; `exp` is no run directory; `corpus` has nothing to recognise.
     """
     for assignment in overrides:
         key = assignment.partition("=")[0].strip()
@@ -80,8 +80,8 @@ def decode_recipe(exp: Path, overrides: Sequence[str], corpus: Path | None) -> R
 
 
 def prepared_speech(exp: Path, data: Path, out: Path | None, progress: Progress) -> Path:
-    """Return the prepared corpus in `data`; or, where that is a Kaldi data directory or a folder of recordings, one
-    made of it in `out`/data, with the features that the run in `exp` was trained on.
+    """Return the prepared corpus in `data`; from a Kaldi data directory or a folder of recordings, prepare one in
+    `out`/data, with the features that the run in `exp` was trained on.
 
     Raises:
         UserError: no speech in the folder; no `out` for speech that is not prepared; files that cannot be used.

@@ -29,13 +29,14 @@ def serve(
     main thread of a program; a notebook's own loop leaves no room for it. The model is loaded in a process of its own.
 
     Args:
-        model: the folder of one, or the result of `load_model` from there.
-        host: to listen on. On any address but this machine's own, all clients may ask, unencrypted.
-        port: 0 for any that is free.
-        max_megabytes: of a recording, as a file.
-        max_minutes: of a recording, played. It may be recognised for a minute, and ten seconds more for each of these.
-        ready: told the address of the page.
-        remark: told the limits of the model, and the work waited for at the end.
+        model: the folder of a packed model, or the result of `load_model` from there.
+        host: address to listen on. On any but this machine's own, all clients may connect, unencrypted.
+        port: port to listen on; 0: any free one.
+        max_megabytes: largest size of a recording's file.
+        max_minutes: longest duration of a recording. It may be recognised for a minute, and ten seconds more for each
+            of these.
+        ready: called with the address of the page.
+        remark: called with sentences on the model's limits, and on work waited for at the end.
 
     Raises:
         UserError: no such model; the address cannot be listened on.

@@ -23,8 +23,8 @@ from roundelay_speech.recipes.recipe import Recipe
 
 @dataclass(frozen=True)
 class Beginning:
-    """Ways to begin: `resume`: only go on with the run that is there; `anew`: where none of its checkpoints is whole
-    any more, begin again."""
+    """Ways to begin a training. `resume`: only go on with an existing run; `anew`: begin a run again if it has no whole
+    checkpoint left."""
 
     resume: bool = False
     anew: bool = False
@@ -50,9 +50,9 @@ def train(
     Args:
         recipe: a name, a file, or a `Recipe`.
         overrides: options that differ from the recipe's, `{"training.strategy": "adpsgd", "training.learners": 2}`.
-        loggers: told of every record beside TensorBoard: a name (`roundelay list loggers`), or a `Logger` of
-            `roundelay.loggers`. A function is called with each; a true reply asks the run to stop at the next round,
-            with a checkpoint.
+        loggers: receivers of every record, besides TensorBoard: names (`roundelay list loggers`), objects of
+            `roundelay.loggers.Logger`, or functions, which are called with each record; if one returns True, the run
+            stops at the next round, with a checkpoint.
         progress: draws how far it is; None: at the terminal, or as lines. `roundelay.Silent()`: nothing.
 
     Returns:
@@ -73,7 +73,7 @@ def make_logger(wanted: str | Logger | Callable[[Record], object]) -> Logger:
     """Return the logger that a name or a function stands for.
 
     Raises:
-        UserError: no such name; its package is not installed.
+        UserError: no such logger, or its package is not installed.
     """
     if isinstance(wanted, str):
         if wanted not in [*LOGGERS]:
@@ -85,8 +85,8 @@ def make_logger(wanted: str | Logger | Callable[[Record], object]) -> Logger:
 def conduct(
     job: Job, exp: Path, begin: Beginning, progress: Progress, at_end: Callable[[], object] = lambda: None
 ) -> tuple[Results | None, str]:
-    """Announce a training and do it; return results, and the name of the signal that has ended it, where one has.
-    `at_end` is called while signals are still answered."""
+    """Announce a training and run it; return its results, and the name of the signal that ended it, or "". `at_end` is
+    called while signals are still answered."""
     cluster, interrupt = job.cluster, Interrupt()
     mention(
         progress,

@@ -17,7 +17,8 @@ def transcribe(
     """Recognise recordings of any kind and length with a packed model.
 
     Args:
-        model: the folder of one, the result of `load_model`, or the name of one that comes with the package.
+        model: the folder of a packed model, the result of `load_model`, or the name of a model that comes with the
+            package.
         files: recordings, folders of them, or lists.
         options: channels, speakers, cutting and processes.
 

@@ -36,7 +36,7 @@ _WINDOWS, _CONTEXT = {8000: 256, 16000: 512}, {8000: 32, 16000: 64}  # samples, 
 
 
 def _session() -> Any:
-    """Load the network. Raises UserError: it is not installed."""
+    """Load the network of Silero. Raises UserError: its package is not installed."""
     need("detector", _WHO)
     runtime = load("onnxruntime", "detector", _WHO)
     spec = importlib.util.find_spec("silero_vad")  # its code would load torch's audio as well
@@ -50,8 +50,8 @@ def _session() -> Any:
 
 @final
 class Silero:
-    """Chances of speech in a signal that comes block by block. `rate`: of the samples, Hz; other rates than 8 and 16
-    kHz are brought to 16. Raises UserError: the package is not installed."""
+    """Silero's chances of speech in a signal that comes block by block. `rate`: sampling rate in Hz; other rates than 8
+    and 16 kHz are brought to 16. Raises UserError: the package is not installed."""
 
     def __init__(self, rate: int) -> None:
         self._network = _session()
@@ -64,7 +64,7 @@ class Silero:
         self._first = 0
 
     def push(self, samples: Samples) -> None:
-        """Take the samples (N,) that come next."""
+        """Take the next samples (N,) of the signal."""
         samples = samples if self._resampler is None else self._resampler.push(samples)
         self._waiting = np.concatenate([self._waiting, samples])
         size = _WINDOWS[self._rate]
@@ -77,8 +77,7 @@ class Silero:
         self._waiting = self._waiting[len(self._waiting) // size * size :]
 
     def frames(self, first: int, end: int) -> Samples:
-        """Return (T,) chances of frames `first` to `end`; those of the last window stand for frames that have not
-        filled one yet."""
+        """Return the chances (T,) of frames `first` to `end`; frames beyond the last full window get its chance."""
         if not self._chances:
             return np.zeros(end - first, np.float32)
         window = self._window(np.arange(first, end)) - self._first
@@ -86,7 +85,7 @@ class Silero:
         return found
 
     def forget(self, before: int) -> None:
-        """Drop the chances of frames before this one, but for the last window."""
+        """Drop the chances of frames before `before`, but keep the last window."""
         window = int(self._window(np.array([before]))[0])
         drop = min(window - self._first, len(self._chances) - 1)
         if drop > 0:
@@ -104,7 +103,8 @@ Span = tuple[int, int]
 
 FRAMES_PER_SECOND = 100
 QUIETEST, LEAST_RANGE = -85.0, 6.0
-"""dB: digital silence counts as this; and a recording in which loud and quiet differ by less has no speech."""
+"""Level in dB that digital silence gets, and range in dB between loud and quiet below which a recording has no speech.
+"""
 _PREEMPHASIS = 0.97
 _SMOOTH = 5  # frames
 _AROUND = 10  # s on each side whose frames tell noise from speech
@@ -115,10 +115,11 @@ _BURST = 5  # frames: a shorter sound, a click, is no speech
 _LIKELY, _UNLIKELY = 0.5, 0.35  # chances above which speech begins, and below which it ends
 _CLOSURE = 15  # frames: silence up to this is inside a word
 _SHORT = 10 * FRAMES_PER_SECOND
-"""Frames up to which a recording may be speech without any silence in it."""
+"""Most frames of a recording that may be speech without any silence."""
 _WHITE = 1.3 * 80
-"""Over the root of the sampling rate, dB: a short recording that varies by less, from floor to speech, is steady noise.
-White noise varies by 80: frames of n samples have energies with a spread of 4.3 sqrt(2 / n) dB, before smoothing."""
+"""Range in dB, times the root of the sampling rate: a short recording that varies by less, from floor to speech, is
+steady noise. White noise varies by 80: frames of n samples have energies with a spread of 4.3 sqrt(2 / n) dB, before
+smoothing."""
 
 
 @dataclass(frozen=True)
@@ -142,14 +143,14 @@ class Cutting:
 
 @final
 class Activity:
-    """Detector of speech in a signal that comes block by block.
+    """A detector of speech in a signal that comes block by block.
 
     Args:
-        rate: of the samples, Hz.
-        detector: tells speech from silence.
+        rate: sampling rate, Hz.
+        detector: name of the method that tells speech from silence.
 
     Attributes:
-        first: the first frame that is remembered, counted from the beginning of the signal.
+        first: the first frame kept, counted from the beginning of the signal.
 
     Raises:
         UserError: the detector is not installed.
@@ -161,30 +162,30 @@ class Activity:
         self.first = 0
 
     def push(self, samples: Samples) -> None:
-        """Take the samples (N,) that come next."""
+        """Take the next samples (N,) of the signal."""
         self._rough.append(self._energies.push(samples))
         if self._silero is not None:
             self._silero.push(samples)
 
     def __len__(self) -> int:
-        """Return frames that are remembered."""
+        """Return the number of frames kept."""
         return sum(map(len, self._rough))
 
     @property
     def level(self) -> Decibels:
-        """(T,) smoothed energies of the frames that are remembered."""
+        """Smoothed energies (T,) of the frames kept."""
         self._rough = [np.concatenate(self._rough)]
         return smoothed(self._rough[0])
 
     def spans(self) -> list[Span]:
-        """Return stretches of speech in these frames, without hangover."""
+        """Return the stretches of speech in the frames kept, without margins."""
         if self._silero is None:
             return speech_spans(self.level)
         chances = self._silero.frames(self.first, self.first + len(self))
         return _standing_out(chances >= _UNLIKELY, chances >= _LIKELY)
 
     def anybody(self) -> bool:
-        """Return False if there can be no speech in these frames.
+        """Return False if there can be no speech in the frames kept.
 
         Speech that was cut out closely has no silence to be told from: a short recording only has to vary as no steady
         noise does, and its words are told from noise later.
@@ -197,7 +198,7 @@ class Activity:
         return bool(speech - floor >= _WHITE / self._rate**0.5)
 
     def forget(self, frames: int) -> None:
-        """Drop the first frames."""
+        """Drop the first `frames` frames."""
         self._rough = [np.concatenate(self._rough)[frames:].copy()]
         self.first += frames
         if self._silero is not None:
@@ -205,10 +206,10 @@ class Activity:
 
 
 class Energies:
-    """Energies of a signal that comes block by block.
+    """Computes the energies of a signal that comes block by block.
 
     Args:
-        rate: of the samples, Hz.
+        rate: sampling rate, Hz.
     """
 
     def __init__(self, rate: int) -> None:
@@ -219,7 +220,7 @@ class Energies:
         self._waiting: Samples = np.zeros(0, np.float32)
 
     def push(self, samples: Samples) -> Decibels:
-        """Return (T,) dB of the frames that end in these samples (N,)."""
+        """Return the energies (T,) in dB of the frames that end in the next samples (N,)."""
         if not len(samples):
             return np.zeros(0, np.float32)
         emphasised = samples - np.float32(_PREEMPHASIS) * np.append(self._before, samples[:-1])
@@ -239,7 +240,7 @@ class Energies:
 
 
 def smoothed(energies: Decibels) -> Decibels:
-    """Return (T,) means over the frames around each."""
+    """Smooth energies (T,): the mean over the frames around each."""
     if len(energies) < _SMOOTH:
         return energies
     padded = np.pad(energies, _SMOOTH // 2, mode="edge")
@@ -248,8 +249,8 @@ def smoothed(energies: Decibels) -> Decibels:
 
 
 def thresholds(level: Decibels) -> tuple[float, float]:
-    """Return levels (dB) above which speech begins and below which it ends, where these frames (T,) are all that is
-    known; infinite where nothing stands out of the noise."""
+    """Return the levels (dB) above which speech begins and below which it ends, by the frames (T,) of a recording;
+    infinite if nothing stands out of the noise."""
     floor, speech = np.quantile(level, [_FLOOR, _SPEECH])
     if speech - floor < LEAST_RANGE:
         return np.inf, np.inf
@@ -260,7 +261,7 @@ def thresholds(level: Decibels) -> tuple[float, float]:
 
 
 def speech_spans(level: Decibels) -> list[Span]:
-    """Return the stretches of speech in a recording's smoothed energies (T,), without hangover, in order."""
+    """Return the stretches of speech in a recording's smoothed energies (T,), without margins, in order."""
     on, off = np.empty(len(level)), np.empty(len(level))
     for first in range(0, len(level), FRAMES_PER_SECOND):
         last = first + FRAMES_PER_SECOND
@@ -285,7 +286,7 @@ def cut(level: Decibels, how: Cutting, spans: Sequence[Span] | None = None) -> l
 
     Args:
         level: (T,) smoothed energies of all of it.
-        spans: where speech is; None: where its energy says.
+        spans: stretches of speech; None: found by energy.
     """
     spans = speech_spans(level) if spans is None else spans
     longest = max(2, round(how.longest * FRAMES_PER_SECOND))
@@ -302,7 +303,7 @@ def cut(level: Decibels, how: Cutting, spans: Sequence[Span] | None = None) -> l
 
 
 def quiet_place(level: Decibels, spans: Sequence[Span], first: int, last: int) -> int:
-    """Return the best frame from `first` to `last`, exclusive, to cut before."""
+    """Return the frame, from `first` to `last` (exclusive), before which a cut is best."""
     silences = [(max(a[1], first), min(b[0], last)) for a, b in pairwise(spans) if a[1] < last and b[0] > first]
     if widest := max((b - a for a, b in silences), default=0):
         return next((a + b) // 2 for a, b in silences if b - a == widest)
@@ -311,13 +312,13 @@ def quiet_place(level: Decibels, spans: Sequence[Span], first: int, last: int) -
 
 
 def _runs(mask: npt.NDArray[np.bool_]) -> list[Span]:
-    """Return stretches of frames for which it is true."""
+    """Return the stretches of frames for which `mask` is true."""
     edges = np.flatnonzero(np.diff(np.concatenate([[False], mask, [False]]).astype(np.int8)))
     return [(int(a), int(b)) for a, b in edges.reshape(-1, 2)]
 
 
 def joined(spans: Sequence[Span], gap: int) -> list[Span]:
-    """Return spans with those together that lie less than `gap` frames apart."""
+    """Join spans that lie less than `gap` frames apart."""
     result: list[Span] = []
     for first, last in spans:
         if result and first - result[-1][1] < gap:
@@ -328,7 +329,7 @@ def joined(spans: Sequence[Span], gap: int) -> list[Span]:
 
 
 def _with_margins(spans: Sequence[Span], margin: int, frames: int) -> list[Span]:
-    """Return spans that reach `margin` frames further on both sides, or half-way to their neighbours."""
+    """Extend spans by `margin` frames on both sides, or half-way to their neighbours."""
     if not spans:
         return []
     edges = [0, *((a[1] + b[0]) // 2 for a, b in pairwise(spans)), frames]

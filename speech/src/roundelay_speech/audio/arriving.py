@@ -24,17 +24,17 @@ class Pipe(Protocol):
     """A stream of bytes, as `sys.stdin.buffer` is."""
 
     def read1(self, size: int, /) -> bytes:
-        """Return the bytes that are there, at most so many; waits where there are none; empty at the end."""
+        """Return the bytes that have come, at most `size`; wait if there are none; empty at the end."""
 
 
 def arriving(pipe: Pipe, rate: int | None) -> Sound:
-    """Return the sound from a pipe: WAV of 16-bit integers or 32-bit floats.
+    """Return the sound that comes through a pipe: WAV of 16-bit integers or 32-bit floats, or bare samples.
 
     Args:
-        rate: Hz, of bare 16-bit samples of one channel, which have no header; None: there is one.
+        rate: sampling rate in Hz of bare 16-bit samples of one channel, without a header; None: there is a header.
 
     Raises:
-        AudioError: another header, or none.
+        AudioError: the header is of another kind, or missing.
     """
     if rate is not None:
         return Sound(rate, 1, None, _blocks(pipe, b"", 1, np.dtype("<i2")))

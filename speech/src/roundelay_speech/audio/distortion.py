@@ -1,4 +1,4 @@
-"""Copies of training utterances as other rooms, noises and telephones would give them: more training data from the same
+"""Copies of training utterances with the sound of other rooms, noises and telephones: more training data from the same
 recordings, for models that are to bear conditions that the recordings lack.
 
 Each original has one copy, of the kinds in turn, `noise-ID` of `noise-SPEAKER`. The open values of a kind are drawn by
@@ -37,7 +37,7 @@ def with_distortions(utterances: Sequence[Utterance], kinds: Sequence[str]) -> l
     """Return the utterances, then a distorted copy of each original; the kinds take turns.
 
     Raises:
-        UserError: a kind is unknown, or is there twice.
+        UserError: a kind is unknown, or given twice.
     """
     if odd := [k for k in kinds if k not in DISTORTIONS] or [k for k in kinds if kinds.count(k) > 1]:
         raise UserError(f"distortion {odd[0]!r}: give some of {', '.join(DISTORTIONS)}, each once.")
@@ -50,7 +50,7 @@ def with_distortions(utterances: Sequence[Utterance], kinds: Sequence[str]) -> l
 
 
 def distorted(samples: Samples, rate: int, utterance: Utterance) -> Samples:
-    """Return samples (N,) at `rate` Hz as the utterance's distortion has them: (N,)."""
+    """Distort samples (N,) at `rate` Hz by the utterance's kind of distortion: (N,)."""
     if not utterance.distortion or not len(samples):
         return samples
     drawn = stream(_SEED, "distortion", utterance.id)
@@ -107,5 +107,5 @@ def _loudness(samples: Wave) -> float:
 
 
 def _as_long(samples: Samples, count: int) -> Samples:
-    """Return (count,): a rate's rounding may have made it a sample longer or shorter."""
+    """Return samples cut or padded to `count`: rounding may have made them one longer or shorter."""
     return samples[:count] if len(samples) >= count else np.pad(samples, (0, count - len(samples)))

@@ -17,7 +17,7 @@ from roundelay_speech.data.problems import Unusable
 
 SPHERE = b"NIST_1A\n"
 STREAMED = 0x7FFFF000
-"""From this length on a WAV header means "unknown": its writer could not go back to fill it in."""
+"""Lengths in a WAV header from this one on mean "unknown": the writer could not go back to fill them in."""
 _LARGEST_HEADER = 1 << 20
 _PLAIN = frozenset({"pcm", "ulaw", "mu-law", "alaw"})
 
@@ -78,7 +78,7 @@ def _check_length(there: int, declared: int) -> None:
 
 
 def _fields(text: bytes) -> dict[str, tuple[int, str]]:
-    """Return name -> the byte its line begins at, its value."""
+    """Return the fields by name: the byte where the line begins, and the value."""
     found: dict[str, tuple[int, str]] = {}
     place = 16
     for line in text[16:].split(b"\n"):
@@ -106,7 +106,8 @@ def _whole(fields: dict[str, tuple[int, str]], name: str, default: int | None = 
 
 
 def wav_chunks(file: BinaryIO) -> Iterator[tuple[bytes, int]]:
-    """Yield name and length of each chunk of a WAV file, which is then at its first byte; of another file nothing."""
+    """Yield name and length of each chunk of a WAV file, each time placed at the chunk's first byte; nothing for other
+    files."""
     head = file.read(12)
     if head[:4] != b"RIFF" or head[8:] != b"WAVE":
         return
@@ -118,7 +119,7 @@ def wav_chunks(file: BinaryIO) -> Iterator[tuple[bytes, int]]:
 
 
 def check_whole(file: BinaryIO, size: int) -> None:
-    """Raise `Unusable` when a WAV or SPHERE file of `size` bytes is shorter than it says, or is compressed."""
+    """Raise `Unusable` if a WAV or SPHERE file of `size` bytes is shorter than its header says, or is compressed."""
     if file.read(8) == SPHERE:
         file.seek(0)
         if (header := read_sphere(file)).compressed:

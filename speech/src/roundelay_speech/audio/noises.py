@@ -17,11 +17,11 @@ from roundelay_speech.data.arrays import Float64, Samples
 Noise = Callable[[np.random.Generator, Float64, int], Float64]
 
 LEVELS = (-60.0, -10.0)
-"""dB of the loudest moments of a sound, from barely to all there is."""
+"""Levels in dB of a sound's loudest moments, from barely audible to full scale."""
 
 
 STEADY = frozenset({"nothing", "white", "pink", "brown", "hum", "fan"})
-"""Kinds that do not come and go."""
+"""Kinds of noise that are steady."""
 
 
 def noise(kind: str, seconds: float, rate: int, seed: int) -> Samples:
@@ -60,7 +60,7 @@ def band(low: float, high: float) -> Callable[[Float64], Float64]:
 def bursts(
     rng: np.random.Generator, time: Float64, every: float, attack: float, decay: tuple[float, float]
 ) -> list[tuple[slice, Float64]]:
-    """Draw places of sounds that come at random, on average `every` so many seconds, and their envelopes."""
+    """Draw the places of sounds that come at random, one in `every` seconds on average, and their envelopes."""
     rate = round(1 / (time[1] - time[0])) if len(time) > 1 else 1
     found, at = [], rng.exponential(every)
     while at < len(time) / rate:
@@ -209,7 +209,7 @@ def _sweeps(rng: np.random.Generator, time: Float64, rate: int) -> Float64:
 
 
 def _colour(power: float) -> Noise:
-    """Make noise of a spectrum that falls with this power of the frequency."""
+    """Return a kind of noise whose spectrum falls with this power of the frequency."""
     return lambda rng, time, rate: coloured(rng, len(time), rate, lambda f: np.maximum(f, 20.0) ** -power)
 
 

@@ -28,7 +28,7 @@ _QUOTED = 500  # characters of a command's last words that a message repeats
 
 @dataclass(frozen=True)
 class Pipes:
-    """Folder of the commands' output, and the limits they run within."""
+    """The folder for the output of commands, and the limits within which they run."""
 
     folder: Path  # gets one file for each recording
     seconds: float = 300.0  # for one command
@@ -52,11 +52,11 @@ def run_pipes(
         commands: by recording, as in `wav.scp`, with the bar at the end.
         root: the folder where they run.
         since: time of change of `wav.scp`: older files are made again (s).
-        pipes: limits.
-        progress: told of every command.
+        pipes: folder and limits.
+        progress: advances with every command.
 
     Returns:
-        By recording, the file with its audio, or why there is none: the command, how it ended and its message.
+        By recording, the file with its audio, or the failure: the command, how it ended and its message.
     """
     shell = shutil.which("bash") or "/bin/sh"
     found: dict[str, Path | Failed] = {}

@@ -33,7 +33,7 @@ READ_AT_ONCE = 1 << 20
 """Samples read at once, all channels together."""
 
 LOUDEST = 100.0
-"""Samples lie between -1 and 1, and decoders leave that a little; numbers like these are no such samples."""
+"""Largest absolute value of a sample: samples lie between -1 and 1, or a little beyond."""
 
 
 class AudioError(UserError):
@@ -41,16 +41,16 @@ class AudioError(UserError):
 
 
 def audio_path(utterance: Utterance, folder: Path) -> Path:
-    """Return the path of the file of samples; `folder` is the manifest's."""
+    """Return the path of an utterance's file of samples; `folder` is the manifest's."""
     return folder / utterance.path
 
 
 def read_audio(utterance: Utterance, folder: Path, rate: int | None = None) -> Samples:
-    """Return the samples of one utterance, (num_samples,), between -1 and 1; of one that is played slower or faster
-    (num_samples / speed,); of a distorted copy as it sounds.
+    """Return the samples of one utterance, (num_samples,), between -1 and 1; of a copy at another speed, (num_samples /
+    speed,); of a distorted copy with its distortion.
 
     Args:
-        rate: to resample to, in Hz; None: the samples as they are.
+        rate: sampling rate in Hz to resample to; None: no resampling.
 
     Raises:
         AudioError: the file is missing, unreadable, cut short, empty, at another sampling rate or without the channel,
@@ -81,7 +81,7 @@ def whole_recording(
     """Return a file as one utterance.
 
     Raises:
-        AudioError: it cannot be used.
+        AudioError: the file cannot be used.
     """
     rate, samples = audio_length(path)
     return Utterance(
@@ -101,7 +101,8 @@ def whole_recording(
 
 
 def audio_shape(path: Path) -> tuple[int, int, int]:
-    """Return `audio_length`, and the number of channels."""
+    """Return the sampling rate in Hz, the number of samples per channel, and the number of channels, as
+    `audio_length`."""
     try:
         with hushed(path), opened(path) as file:
             return int(file.samplerate), int(file.frames), int(file.channels)
@@ -127,7 +128,7 @@ def channel_levels(utterance: Utterance, folder: Path, seconds: float = 60.0) ->
 
 
 def bad_audio(left_out: Sequence[LeftOut], of: int, where: Path | None = None, what: str = "utterance") -> UserError:
-    """Return the message for all utterances that cannot be used; `where` they are, and `what` they are called."""
+    """Return the error that names all utterances left out of `of`; `where` is their place, `what` their name."""
     return UserError(
         f"{'' if where is None else f'{where}: '}{len(left_out)} of {counted(of, what)} cannot be used. Mend the files "
         f"or their entries, or leave these out (`--on-bad-audio skip`):\n{listing([one.reason for one in left_out])}"
@@ -135,13 +136,13 @@ def bad_audio(left_out: Sequence[LeftOut], of: int, where: Path | None = None, w
 
 
 _QUIET = (b"RIFF", b"RF64", b"fLaC", b"NIST", b"OggS", b"FORM")
-"""Beginnings of files that no library but libsndfile reads, or one that prints nothing."""
+"""First bytes of kinds of files whose reader prints no notes."""
 
 
 @contextmanager
 def hushed(path: Path) -> Iterator[list[str]]:
-    """Keep libmpg123 from printing notes on a file; afterwards the list has them. All that goes to standard error is
-    taken for such notes, so no other thread may have something to say."""
+    """Keep libmpg123 from printing notes on a file; afterwards the list has them. Everything written to standard error
+    counts as such notes, so no other thread may write to it."""
     said: list[str] = []
     try:
         with open(path, "rb") as file:
@@ -166,10 +167,10 @@ def hushed(path: Path) -> Iterator[list[str]]:
 
 @contextmanager
 def opened(path: Path) -> Iterator[SoundFile]:
-    """Open the file.
+    """Open a file of audio.
 
     Raises:
-        Unusable: any fault of it, also while the block reads.
+        Unusable: the file has a fault, found at once or while the block reads.
     """
     try:
         _check_whole(path)
@@ -213,7 +214,8 @@ def _samples(file: SoundFile, utterance: Utterance) -> Samples:
 
 
 def check_samples(samples: Samples, before: int = 0) -> None:
-    """Raise `Unusable` where samples, (T,) or (T, channels), are no sound; `before`: how many came before these."""
+    """Raise `Unusable` if samples, (T,) or (T, channels), are not finite or too large; `before` is the number of
+    earlier samples."""
     if not (finite := np.isfinite(samples)).all():
         raise Unusable(f"holds NaN or infinity, first at sample {before + int(np.argwhere(~finite)[0][0])}")
     if (peak := float(np.abs(samples).max(initial=0.0))) > LOUDEST:
@@ -221,7 +223,7 @@ def check_samples(samples: Samples, before: int = 0) -> None:
 
 
 def _check_whole(path: Path) -> None:
-    """Raise `Unusable` when there is no such file, it is empty, or a WAV or SPHERE file shorter than it says."""
+    """Raise `Unusable` if a file is missing or empty, or a WAV or SPHERE file shorter than its header says."""
     if not path.is_file():
         raise Unusable("is a folder, not a file" if path.is_dir() else "no such file")
     size = path.stat().st_size
@@ -235,7 +237,7 @@ CONVERTER = "sph2pipe"
 
 
 def read_header(path: Path) -> SphereHeader:
-    """Read and check the header; of plain samples also that all that are declared are there.
+    """Read and check a SPHERE header; for plain samples also that the file has all that it declares.
 
     Raises:
         AudioError: the file is missing, not SPHERE, faulty or cut short; names the file and the byte.
@@ -255,10 +257,10 @@ def readable(paths: Sequence[Path], folder: Path, progress: Progress) -> tuple[d
     Files converted before are kept.
 
     Returns:
-        Recording -> file, without those that cannot be used; and the faults of these.
+        Recording -> file, for those that can be used; and the faults of the others.
 
     Raises:
-        UserError: some are compressed and there is no converter.
+        UserError: some recordings are compressed, and there is no converter.
     """
     found: dict[Path, Path] = {}
     bad: list[str] = []
@@ -292,7 +294,7 @@ def readable(paths: Sequence[Path], folder: Path, progress: Progress) -> tuple[d
 
 
 def _convert(converter: str, path: Path, header: SphereHeader, target: Path) -> str | None:
-    """Write `target`, whole or not at all; return the fault, or None."""
+    """Convert a compressed recording to `target`, whole or not at all; return the fault, or None."""
     temporary = target.with_name(f".{target.name}.{os.getpid()}.part")
     try:
         command = [converter, "-f", "wav", "-p", str(path), str(temporary)]

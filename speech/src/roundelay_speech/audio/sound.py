@@ -40,13 +40,13 @@ _AU_FLOAT = 6
 # Kinds of files that hold sound themselves: a playlist would have ffmpeg open others.
 _CONTAINERS = "mov,mp4,m4a,matroska,webm,aac,amr,ac3,ape,asf,avi,caf,flv,mp3,mpeg,mpegts,ogg,tta,w64,wav,wv,flac,aiff"
 _EXACT = frozenset({"WAV", "FLAC", "AIFF", "NIST", "WAVEX", "AU"})
-"""Formats whose header says how many samples there are; that of an MP3 guesses."""
+"""Formats whose header gives the exact number of samples, unlike MP3."""
 
 
 @final
 @dataclass(frozen=True, eq=False)
 class Sound:
-    """A recording that is open."""
+    """An open recording: rate, channels, and blocks of samples."""
 
     rate: int  # Hz
     channels: int
@@ -60,8 +60,8 @@ def open_sound(path: Path) -> Iterator[Sound]:
     """Open a recording, to be read once from beginning to end.
 
     Raises:
-        AudioError: it is missing, empty, cut short, of a kind that nothing here reads, or holds NaN or infinity; also
-            while its blocks are read.
+        AudioError: the file is missing, empty, cut short, of an unknown kind, or holds NaN or infinity; also raised
+            while blocks are read.
     """
     try:
         with _opened_somehow(path) as sound:
@@ -93,7 +93,7 @@ def _opened_somehow(path: Path) -> Iterator[Sound]:
 
 
 def _known(path: Path) -> bool:
-    """Return True if libsndfile reads it, or nothing will: it is missing, or empty."""
+    """Return True if libsndfile reads a file, or nothing can since it is missing or empty."""
     try:
         if not path.is_file() or not path.stat().st_size:
             return True
@@ -180,7 +180,7 @@ def _converted(process: subprocess.Popen[bytes], channels: int, last_words: Call
 
 
 def _exactly(stream: IO[bytes], count: int) -> bytes:
-    """Return so many bytes, or fewer where the stream ends."""
+    """Read `count` bytes from a stream; fewer if it ends."""
     data = bytearray()
     while len(data) < count:
         if not select.select([stream], [], [], _PATIENCE)[0]:
@@ -193,7 +193,7 @@ def _exactly(stream: IO[bytes], count: int) -> bytes:
 
 
 def _last_words(said: IO[bytes], path: Path) -> str:
-    """Return the last line that ffmpeg has said, without the name of the file, which the message begins with."""
+    """Return the last line of ffmpeg's messages, without the name of the file."""
     said.seek(0)
     lines = [line.strip() for line in said.read(4000).decode(errors="replace").splitlines() if line.strip()]
     return f" ({lines[-1].removeprefix(f'file:{path}: ')[:200]})" if lines else ""
@@ -205,15 +205,15 @@ _PNG_GREY = 0
 
 
 def flac(samples: Samples, rate: int) -> bytes:
-    """Return samples, (N,) between -1 and 1, as a FLAC file of 16 bits."""
+    """Encode samples, (N,) between -1 and 1, as a FLAC file of 16 bits."""
     file = io.BytesIO()
     soundfile.write(file, np.clip(samples, -1, 1), rate, format="FLAC", subtype="PCM_16")
     return file.getvalue()
 
 
 def spectrogram_png(samples: Samples, rate: int, height: int = 160, most_columns: int = 1200) -> bytes:
-    """Return the spectrogram as a PNG: time to the right over its whole width, frequency upwards from 0 to half the
-    rate, darker for louder, white 55 dB below the loudest point."""
+    """Return the spectrogram of samples (N,) as a PNG: time to the right over its whole width, frequency upwards from 0
+    to half the rate, darker for louder, white 55 dB below the loudest point."""
     window, shift = round(_WINDOW_S * rate), max(1, round(_SHIFT_S * rate))
     shift = max(shift, len(samples) // most_columns)
     padded = np.pad(samples.astype(np.float64), (0, max(0, window - len(samples))))
@@ -227,7 +227,7 @@ def spectrogram_png(samples: Samples, rate: int, height: int = 160, most_columns
 
 
 def _png(grey: npt.NDArray[np.uint8]) -> bytes:
-    """Return a picture of grey levels, (H, W), by the PNG specification (W3C, third edition)."""
+    """Encode a picture of grey levels, (H, W), by the PNG specification (W3C, third edition)."""
     height, width = grey.shape
     lines = np.concatenate([np.zeros((height, 1), np.uint8), grey], axis=1).tobytes()  # filter 0 before each line
     head = struct.pack(">IIBBBBB", width, height, 8, _PNG_GREY, 0, 0, 0)

@@ -30,7 +30,7 @@ def perturbed(utterances: Sequence[Utterance], speeds: Sequence[float]) -> list[
     """Return the utterances, then their copies at each speed but 1.
 
     Raises:
-        UserError: a speed is not between 0.5 and 2, or is there twice.
+        UserError: a speed is not between 0.5 and 2, or is given twice.
     """
     if odd := [speed for speed in speeds if not 0.5 <= speed <= 2] or [s for s in speeds if speeds.count(s) > 1]:
         raise UserError(f"speed {odd[0]:g}: give speeds from 0.5 to 2, each once, for example 0.9 and 1.1.")
@@ -45,8 +45,8 @@ def perturbed(utterances: Sequence[Utterance], speeds: Sequence[float]) -> list[
 
 
 def resampled(samples: Samples, rate: int, wanted: int, speed: float = 1.0) -> Samples:
-    """Return samples (N,) taken at `rate` Hz as they would be at `wanted` Hz, played at `speed`: (M,), M = N wanted /
-    (rate speed), rounded. Frequencies above 0.95 of half the lower rate are filtered out.
+    """Resample samples (N,) from `rate` Hz to `wanted` Hz, played at `speed`: (M,), M = N wanted / (rate speed),
+    rounded. Frequencies above 0.95 of half the lower rate are filtered out.
 
     Band-limited interpolation: y(m) = sum_n x(n) h(m s - n), h a sinc under a Kaiser window, low enough that nothing
     folds back. With s = P / Q in lowest terms, Q results in a row need the same weights as the next Q, P samples on:
@@ -60,11 +60,11 @@ def resampled(samples: Samples, rate: int, wanted: int, speed: float = 1.0) -> S
 
 
 class Resampler:
-    """`resampled` of samples that come block by block: the same result, to rounding, in memory for one block.
+    """A resampler of samples that come block by block: the result of `resampled`, to rounding, in memory for one block.
 
     Args:
-        rate: of the input, Hz.
-        wanted: of the output, Hz.
+        rate: sampling rate of the input, Hz.
+        wanted: sampling rate of the output, Hz.
     """
 
     def __init__(self, rate: int, wanted: int) -> None:
@@ -74,7 +74,7 @@ class Resampler:
         self._given = self._made = 0
 
     def push(self, samples: Samples) -> Samples:
-        """Return the results (M,) that all samples given so far decide, without those of earlier calls."""
+        """Take further samples; return the output samples (M,) that are complete now and were not before."""
         if self._step == 1:
             return samples
         self._given += len(samples)
@@ -83,7 +83,7 @@ class Resampler:
         return self._periods(max(0, periods))
 
     def finish(self, samples: Samples = _NONE) -> Samples:
-        """Return the last results, those of these last samples among them: nothing follows."""
+        """Take the last samples; return all remaining output samples."""
         self._given += len(samples)
         wanted = 0 if self._step == 1 or not self._given else max(1, round(self._given / self._step)) - self._made
         periods = -(-max(0, wanted) // self._step.denominator)
@@ -103,8 +103,8 @@ class Resampler:
 
 @lru_cache(maxsize=8)
 def _weights(numerator: int, denominator: int) -> tuple[Samples, int]:
-    """Return (K, Q): the part of each sample around the first of a period in each of its results; and how many samples
-    before the first the taps begin."""
+    """Return the weights (K, Q) of the samples around a period's first in each of its Q results, and the number of
+    samples before the first at which they begin."""
     cutoff = _CUTOFF * min(1.0, denominator / numerator)  # of half the sampling rate
     reach = int(np.ceil(_ZEROS / cutoff))
     at = np.arange(denominator) * (numerator / denominator)

@@ -52,7 +52,7 @@ def _adapt(options: argparse.Namespace) -> None:
 
 def command_of_features(data: Path, features: Path) -> str:
     """Return the command that gives a prepared corpus the features of a file. It names the corpus's copies at other
-    speeds, for copies that are not named would be removed."""
+    speeds, since others would be removed."""
     from roundelay_speech.prepared import load_corpus
 
     speeds = sorted({u.speed for u in load_corpus(data).utterances} - {1.0})

@@ -80,7 +80,7 @@ def _align(options: argparse.Namespace) -> None:
 
 
 def _align_into(options: argparse.Namespace, folder: list[Path]) -> None:
-    """Align; the alignment's folder is put into the list as soon as it is known."""
+    """Align a corpus; append the alignment's folder to the list as soon as it is known."""
     from roundelay_speech.api.corpora import align
     from roundelay_speech.hmm.boundaries import synthesised_boundaries
     from roundelay_speech.hmm.fit import warnings

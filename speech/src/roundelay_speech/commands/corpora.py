@@ -21,9 +21,9 @@ if TYPE_CHECKING:
     from roundelay_speech.prepared import Corpus
 
 OWN = ("kaldi", "lhotse")
-"""Formats of the user's own recordings."""
+"""Names of formats for users' own recordings."""
 FEW_HOURS = 2.0
-"""Hours of training speech, below which copies at other speeds are known to help: half an hour and 1.2 were tried."""
+"""Hours of training speech below which copies at other speeds help, as measured with half an hour and with 1.2."""
 
 
 _OF_FEATURES = """
@@ -120,7 +120,7 @@ OF_PREPARE = (
     *("on_missing_words", "map_to", "max_bad_share", "on_overlap", "strip_stress", "lexicon_case", "clean_transcripts"),
     *("allow_pipes", "pipe_seconds", "frame_shift_ms", "rate", "channel", "unlabelled", "shards", "workers"),
 )
-"""Options that are `PrepareOptions` by the same name."""
+"""Options of the command that are fields of `PrepareOptions` by the same name."""
 
 
 def _prepare(options: argparse.Namespace) -> None:
@@ -140,7 +140,7 @@ def _prepare(options: argparse.Namespace) -> None:
 
 
 def _prepare_into(options: argparse.Namespace, folder: list[Path]) -> None:
-    """Prepare; the corpus's folder is put into the list as soon as it is known."""
+    """Prepare a corpus; append its folder to the list as soon as it is known."""
     from roundelay_speech.api.corpora import prepare, usual_data
     from roundelay_speech.corpus.options import PrepareOptions
 
@@ -163,7 +163,7 @@ def _prepare_into(options: argparse.Namespace, folder: list[Path]) -> None:
 
 
 def _advise_copies(corpus: "Corpus", options: argparse.Namespace) -> None:
-    """Name the copies that a small corpus of the user's own gains by, where it has none."""
+    """Print which copies a small corpus of the user's own would gain by, if it has none."""
     hours = sum(u.duration for u in corpus.splits.get("train", ())) / 3600
     if options.corpus in OWN and corpus.audio and not corpus.unlabelled and hours < FEW_HOURS and not options.speed:
         console.print(
@@ -285,10 +285,10 @@ def _export_model(options: argparse.Namespace) -> None:
 
 
 def split_and_folder(text: str) -> tuple[str, str]:
-    """Return name and folder of `--split NAME=FOLDER`.
+    """Parse `NAME=FOLDER`, the value of `--split`; return name and folder.
 
     Raises:
-        UserError: it is not so written.
+        UserError: `text` is written otherwise.
     """
     name, equals, folder = text.partition("=")
     if not (name and equals and folder):

@@ -14,8 +14,8 @@ EQUAL += ["schedule.factor=0.5"]
 rates are for as many learners as there are."""
 OF_ONE_LEARNER = ["--learners", "1", "schedule.learning_rate=0.02", "schedule.anneal_from=2", "schedule.max_epochs=4"]
 TWO = ["--learners", "2", "schedule.learning_rate=0.04", "schedule.anneal_from=3", "schedule.max_epochs=5"]
-"""Each with the learning rate that is best for it (docs/log.md). An epoch more before the rate falls brings two to the
-loss of one also where chance is against them; seconds are counted to that loss."""
+"""Options of one learner and of two, each with its best learning rate (docs/log.md). An epoch more before the rate
+falls brings two to the loss of one also where chance is against them; seconds are counted to that loss."""
 SLOWED = ["--straggler", "1:3x"]
 RUNS = {
     "alone": ["sgd", *OF_ONE_LEARNER],
@@ -50,8 +50,8 @@ def _demo(options: argparse.Namespace) -> int:
 
 
 def demo_steps(folder: Path) -> list[list[str]]:
-    """Return command lines of the demo, in order; all they write is in `folder`. A model that is packed already is
-    kept."""
+    """Return the command lines of the demo, in order; all write into `folder`. A model that is already packed
+    is kept."""
     paths = [f"corpus={folder / 'data'}", f"alignment={folder / 'alignment'}"]
     folders = [str(folder / name) for name in RUNS]
     return [

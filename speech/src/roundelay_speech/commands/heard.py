@@ -19,10 +19,10 @@ def listener(runs: Sequence[Path], corpus: Path | None) -> "Listen":
     """Return a function that finds the sound of an utterance of one of these runs.
 
     Args:
-        corpus: the prepared corpus; None: that of each run, as its directory knows it.
+        corpus: the prepared corpus; None: that of each run, as its recipe names it.
 
     Raises:
-        UserError: a corpus is not there, or has no audio.
+        UserError: a corpus is missing, or has no audio.
     """
     corpora = {run: _corpus_of(run, corpus) for run in runs}
 
@@ -70,7 +70,8 @@ def _heard(corpus: "Corpus", run: Path, split: str, name: str) -> "HeardUtteranc
 
 
 def _timed(run: Path, split: str, utterance: "Utterance") -> tuple[tuple[str, float, float], ...]:
-    """Return words, beginnings and ends in seconds of the utterance, where decoding noted them (decode.ctm=true)."""
+    """Return the words of an utterance with beginnings and ends in seconds, if decoding noted them
+    (decode.ctm=true)."""
     from roundelay_speech.scoring.formats.ctm import read_ctm
     from roundelay_speech.scoring.summary import place_of
 

@@ -145,12 +145,12 @@ def unknown_words(unknown: Mapping[str, int], said: int) -> str:
 
 
 def _errors(found: "Recognised") -> str:
-    """Return the word errors of a split, where its words are known."""
+    """Return words on the word errors of a split; "" if its words are not known."""
     return str(found.summary) if found.scored else "words are in hyp.trn; there are no transcripts to score them by."
 
 
 def weighted(text: str) -> tuple[Path, float]:
-    """Return `EXP` or `EXP:WEIGHT`."""
+    """Parse `EXP` or `EXP:WEIGHT`; return folder and weight, 1 by default."""
     exp, colon, weight = text.rpartition(":")
     if Path(text).exists() or not colon:
         return Path(text), 1.0

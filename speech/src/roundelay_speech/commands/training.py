@@ -20,9 +20,9 @@ if TYPE_CHECKING:
 
 
 AUTO = "auto"
-"""In the place of a strategy: the one that is advised."""
+"""Word that stands for the advised strategy."""
 OF_RECIPE = ("learners", "runtime", "seed", "on_death", "host_patience", "wire", "fragments")
-"""Options of a recipe's section `training` that are options of the command, too."""
+"""Options of a recipe's section `training` that are also options of the command."""
 
 
 _TRAIN = """
@@ -157,14 +157,14 @@ def _train_here(options: argparse.Namespace, place: "HostPlace | None") -> int:
 
 
 def _end(options: argparse.Namespace) -> None:
-    """Leave signals alone, now that a run is over: the end of a process with torch takes a second or more, in which one
-    would change its exit status."""
+    """Ignore signals from now on, after a run is over: a process with torch takes a second or more to end, in which a
+    signal would change its exit status."""
     if options.alone:
         leave_signals()
 
 
 def _without_first(options: argparse.Namespace, place: "HostPlace") -> int:
-    """Go on with the run after its first host has ended: this host has another place now, perhaps the first."""
+    """Go on with a run after its first host has ended: this host gets another place, perhaps the first."""
     where = f"this host leads at {place.address}:{place.port}" if place.conducts else f"{place.address} leads"
     console.print(f"the first host is lost: {where}, from the last checkpoint in {options.exp}")
     options.learners, options.resume = place.learners, place.conducts
@@ -172,7 +172,7 @@ def _without_first(options: argparse.Namespace, place: "HostPlace") -> int:
 
 
 def _choose(options: argparse.Namespace, place: "HostPlace | None") -> None:
-    """Put a strategy in the place of `auto`, and say which and why."""
+    """Replace `auto` by a strategy, and print which and why."""
     from roundelay_speech.advice import chosen_strategy, refuse_several_hosts
 
     if place is not None and not place.alone:
@@ -182,7 +182,7 @@ def _choose(options: argparse.Namespace, place: "HostPlace | None") -> None:
 
 
 def _check(options: argparse.Namespace) -> None:
-    """Find slips in recipe and overrides.
+    """Check recipe and overrides for mistakes.
 
     Raises:
         UserError: as `check_recipe`; says so where several values were meant to be trained.

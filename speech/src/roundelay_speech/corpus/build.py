@@ -60,7 +60,7 @@ MADE_AUDIO = "lhotse"  # that of audio which the package lhotse has made
 @final
 @dataclass(frozen=True)
 class ReadUtterances:
-    """Utterances of a corpus as its files have them."""
+    """The utterances of a corpus as read from its files, and those left out."""
 
     # utterances by split; paths are absolute, or relative to the folder that is to be written.
     splits: Mapping[str, Sequence[Utterance]]
@@ -71,7 +71,7 @@ class ReadUtterances:
 
     @classmethod
     def of(cls, read: Mapping[str, tuple[Sequence[Utterance], Sequence[LeftOut]]]) -> "ReadUtterances":
-        """Return, by split, its utterances and those left out."""
+        """Build it from the utterances and the left-out ones of each split."""
         return cls(
             {split: found for split, (found, _) in read.items()}, {split: out for split, (_, out) in read.items()}
         )
@@ -89,11 +89,12 @@ def prepare_kaldi(
 
     Args:
         source: the corpus folder; paths in `wav.scp` are relative to it.
-        lexicon: file in CMU's format; None where the corpus is to be recognised alone.
+        lexicon: file in CMU's format; None if the corpus is only to be recognised.
         splits: name of the split -> data directory, relative to `source`; one is named "train", unless the corpus is
-            to be recognised alone.
-        progress: told of the long steps.
-        gender_of: f or m for a speaker, where a corpus says it by its speakers' names; `spk2gender` goes before.
+            only to be recognised.
+        progress: shows the long steps.
+        gender_of: returns f or m for a speaker, if a corpus encodes it in speakers' names; `spk2gender` takes
+            precedence.
 
     Raises:
         UserError: anything wrong with the input, all problems of a kind together.
@@ -139,7 +140,7 @@ def prepare_kaldi(
 
 
 def no_source(source: Path, of: str) -> str:
-    """Return the message for a missing folder of a corpus, with the nearest name that is there."""
+    """Return the message for a missing folder of a corpus, with the nearest existing name."""
     there = [path.name for path in source.parent.iterdir() if path.is_dir()] if source.parent.is_dir() else []
     return f"{source}: no such folder; `--source` names the one that holds {of}.{did_you_mean(source.name, there)}"
 
@@ -212,8 +213,8 @@ def prepare_utterances(read: ReadUtterances, lexicon: Lexicon, preparation: Prep
     """Check utterances, compute their features and write the prepared corpus.
 
     Raises:
-        UserError: anything wrong with the input, all problems of a kind together; more than the share of a split that
-            may be left out would be.
+        UserError: anything wrong with the input, all problems of a kind together; more of a split would be left out
+            than may be.
     """
     data, options, splits, given = preparation.data, preparation.options, read.splits, read.given
     gone = {split: list(read.left_out.get(split, ())) for split in splits}
@@ -277,8 +278,8 @@ def _sound_splits(
     gone: dict[str, list[LeftOut]],
     remarks: Sequence[str],
 ) -> tuple[int, dict[str, list[Utterance]], list[str], Mapping[Change, int]]:
-    """Return the sampling rate, the utterances that have it, with clean transcripts, the remarks with new ones, and the
-    changes of transcripts."""
+    """Return the sampling rate, the utterances of that rate with clean transcripts, all remarks, and the changes of
+    transcripts."""
     # Rates come first: the rest may learn to spell for half a minute.
     rate, kept, off, said = one_rate(splits, options.rate, options.on_bad)
     note_left_out(off, gone, splits)
@@ -306,8 +307,8 @@ def _store(
     rate: int,
     progress: Progress,
 ) -> tuple[FeatureStore, str]:
-    """Return the features of all splits, copied or computed, and the name of their folder; notes utterances left
-    out."""
+    """Copy or compute the features of all splits; return them and the name of their folder, and note utterances left
+    out in `gone`."""
     together = [u for utterances in splits.values() for u in utterances]
     if given is not None:
         return store_matrices(together, data / GIVEN_FEATURES, given, progress, rate), GIVEN_FEATURES
@@ -341,10 +342,10 @@ def change_features(
     workers: int | None = None,
     on_bad: BadPolicy = "error",
 ) -> Corpus:
-    """Give a prepared corpus other features, and its training split copies (those it had go).
+    """Give a prepared corpus other features, and its training split new copies in place of old ones.
 
     Raises:
-        UserError: it is not prepared; anything wrong with the features' sources.
+        UserError: `data` is no prepared corpus; anything wrong with the features' sources.
     """
     corpus = load_corpus(data)
     splits = {name: [u for u in some if not u.copied] for name, some in corpus.splits.items()}
@@ -382,7 +383,7 @@ def change_features(
 
 
 def _read_lexicon(path: Path | None, options: PrepareOptions, splits: Mapping[str, Sequence[Utterance]]) -> Lexicon:
-    """Return the lexicon; of a corpus that is recognised alone, one without words."""
+    """Read the lexicon; for a corpus that is only to be recognised, return one without words."""
     if path is None or options.unlabelled:
         return NO_WORDS.lexicon
     case = options.lexicon_case or case_of(word for some in splits.values() for u in some for word in u.words)

@@ -23,14 +23,14 @@ from roundelay_speech.prepared import TRAIN
 def note_left_out(
     problems: Sequence[LeftOut], gone: dict[str, list[LeftOut]], splits: Mapping[str, Sequence[Utterance]]
 ) -> None:
-    """Put each down under its split."""
+    """Note each utterance left out under its split, in `gone`."""
     split_of = {u.id: name for name, utterances in splits.items() for u in utterances} if problems else {}
     for one in problems:
         gone[split_of[one.id]].append(one)
 
 
 def check_shares(gone: Mapping[str, Sequence[LeftOut]], kept: Mapping[str, Sequence[Utterance]], most: float) -> None:
-    """Raise a UserError if more than the share `most` of a split is left out: the corpus is not as it should be."""
+    """Raise a UserError if more than the share `most` of a split is left out."""
     if not 0 <= most <= 1:
         raise UserError(f"--max-bad-share {most:g}: a share is between 0 and 1; 0.1 is a tenth.")
     for split, problems in gone.items():
@@ -44,6 +44,8 @@ def check_shares(gone: Mapping[str, Sequence[LeftOut]], kept: Mapping[str, Seque
 
 
 _SILENT_DB = 30.0  # a channel this much below another is taken to be empty; across a table it is 10 to 20
+_SHOWN = 8
+_BEYOND_SPEECH = 32_000  # Hz; a fifth and more of the bands of such audio lie above 8,000 Hz, where speech has little
 _STRESSED_PHONES = 20  # of CMU's 45; with fewer they were chosen by hand
 
 
@@ -53,11 +55,11 @@ _STRESSED_PHONES = 20  # of CMU's 45; with fewer they were chosen by hand
 def one_rate(
     splits: Mapping[str, Sequence[Utterance]], wanted: int | None, on_bad: BadPolicy
 ) -> tuple[int, dict[str, list[Utterance]], list[LeftOut], list[str]]:
-    """Return the sampling rate of a corpus: the one that is wanted, or that of most training utterances.
+    """Choose the sampling rate of a corpus: the one that is wanted, or that of most training utterances.
 
     Returns:
-        The rate in Hz, the utterances that have it or are brought to it, those left out (under `skip`, unless a rate is
-        wanted), and remarks on resampled ones.
+        The rate in Hz, the utterances of this rate or to be resampled to it, those left out (under `skip`, unless a
+        rate is wanted), and remarks on resampled ones.
 
     Raises:
         UserError: there are several rates, under `error`; says how many utterances of which split have which.
@@ -73,8 +75,14 @@ def one_rate(
     deciding = rates[TRAIN] if TRAIN in rates else sum(rates.values(), Counter[int]())
     rate = min(deciding.items(), key=lambda item: (-item[1], item[0]))[0]
     off = [u for some in splits.values() for u in some if u.sampling_rate != rate]
+    beyond = []
+    if rate >= _BEYOND_SPEECH:
+        beyond.append(
+            f"audio at {rate:,} Hz: a model hears bands up to {rate // 2:,} Hz, which other recordings may lack; "
+            "`--rate 16000` leaves out what is above 8,000 Hz"
+        )
     if not off:
-        return rate, kept, [], []
+        return rate, kept, [], beyond
     told = "; ".join(
         f"{split}: " + ", ".join(f"{counted(n, 'utterance')} at {r:,} Hz" for r, n in found.most_common())
         for split, found in rates.items()
@@ -93,7 +101,7 @@ def one_rate(
         )
         for u in off
     ]
-    return rate, {split: [u for u in us if u.sampling_rate == rate] for split, us in kept.items()}, left_out, []
+    return rate, {split: [u for u in us if u.sampling_rate == rate] for split, us in kept.items()}, left_out, beyond
 
 
 def _resampling(rates: Mapping[str, Counter[int]], wanted: int) -> list[str]:
@@ -116,12 +124,12 @@ def _resampling(rates: Mapping[str, Counter[int]], wanted: int) -> list[str]:
 
 
 def channel_remarks(utterances: Sequence[Utterance], channels: Mapping[str, int], root: Path, name: str) -> list[str]:
-    """Return remarks on utterances whose recording has several channels when no option chose one.
+    """Return remarks on utterances whose recording has several channels, if no option chose one.
 
     Args:
-        channels: utterance id -> how many its recording has.
-        root: the folder that relative paths begin at.
-        name: of the data directory.
+        channels: utterance id -> number of channels of its recording.
+        root: the folder where relative paths begin.
+        name: name of the data directory.
     """
     several = [u for u in utterances if channels.get(u.id, 1) > 1]
     if not several:
@@ -153,7 +161,8 @@ def channel_remarks(utterances: Sequence[Utterance], channels: Mapping[str, int]
 
 
 def overlaps(splits: Mapping[str, Sequence[Utterance]], store: FeatureStore) -> list[str]:
-    """Return speakers, and recordings by their features, that are in the training split and in another one."""
+    """Return remarks on speakers, and on recordings (by their features), that are in the training split and in
+    another."""
     remarks = shared_speakers(splits)
     heard = _sketches([u for u in splits[TRAIN] if not u.copied], store)
     for split, utterances in splits.items():
@@ -165,7 +174,7 @@ def overlaps(splits: Mapping[str, Sequence[Utterance]], store: FeatureStore) -> 
 
 
 def shared_speakers(splits: Mapping[str, Sequence[Utterance]]) -> list[str]:
-    """Return remarks on speakers of the training split who are in another one."""
+    """Return remarks on speakers of the training split who are in another split."""
     remarks = []
     speakers = {u.speaker for u in splits[TRAIN] if not u.copied}
     for split, utterances in splits.items():
@@ -179,8 +188,7 @@ def shared_speakers(splits: Mapping[str, Sequence[Utterance]]) -> list[str]:
 
 
 def unknown_genders(splits: Mapping[str, Sequence[Utterance]]) -> list[str]:
-    """Return a remark on speakers of whom it is not said whether they are women or men, where it is said of others, or
-    something else is said of them."""
+    """Return a remark on speakers whose gender is unknown while that of others is known, or is neither f nor m."""
     genders = {u.speaker: u.gender for some in splits.values() for u in some if not u.copied}
     unknown = [speaker for speaker, gender in genders.items() if (gender or "")[:1].lower() not in ("f", "m")]
     if not unknown or not any(genders.values()):
@@ -204,7 +212,8 @@ def shared_audio(split: str, twice: Sequence[tuple[str, str]]) -> list[str]:
 
 
 def _sketch(name: str, store: FeatureStore) -> tuple[int, bytes]:
-    """Return the length and middle frame: equal for equal audio, and seldom else; the whole is compared where it is."""
+    """Return the length and middle frame of an utterance: equal for equal audio, and seldom otherwise; if equal, all
+    frames are compared."""
     features = store.get(name)
     return len(features), features[len(features) // 2].tobytes()
 
@@ -228,8 +237,7 @@ WITHOUT_SOUND = "without any sound, every sample is the same"
 
 
 def silent_remarks(splits: Mapping[str, Sequence[Utterance]], store: FeatureStore) -> list[str]:
-    """Return remarks on utterances without any sound: all of their frames are the same, as those of samples that are
-    all 0."""
+    """Return remarks on utterances without any sound: all of their frames are equal, as for samples that are all 0."""
     remarks = []
     for split, utterances in splits.items():
         silent = [u for u in utterances if not u.copied and _is_constant(store.get(u.id))]
@@ -248,8 +256,8 @@ def _is_constant(features: npt.NDArray[np.float32]) -> bool:
 
 
 def stress_remark(lexicon: Lexicon) -> list[str]:
-    """Return a remark on a dictionary that tells vowels apart by their stress, as CMU's does: 69 phones, of which a
-    small corpus has too little speech each."""
+    """Return a remark on a dictionary that distinguishes vowels by stress, as CMU's does: a small corpus has too little
+    speech for each of its 69 phones."""
     stressed = sorted(phone for phone in lexicon.phones if STRESSED.match(phone))
     if len(stressed) < _STRESSED_PHONES:
         return []
@@ -260,7 +268,7 @@ def stress_remark(lexicon: Lexicon) -> list[str]:
 
 
 def spelling_remark(missing: Sequence[MissingWord], lexicon: Lexicon) -> list[str]:
-    """Return a remark on words the lexicon has but for case or punctuation, and on marks of noises."""
+    """Return remarks on missing words that the lexicon has with other case or punctuation, and on marks of noises."""
     near = NearWords(lexicon)
     marks = [m.word for m in missing if is_mark(m.word)]
     missing = [m for m in missing if not is_mark(m.word)]

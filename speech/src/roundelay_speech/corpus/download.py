@@ -44,7 +44,8 @@ def megabytes(size: int) -> int:
 
 
 class DownloadRecord:
-    """downloads.json: by file name its checksum, and size and time of change when it was last checked."""
+    """The record of downloads, downloads.json: by file name the checksum, and size and time of change at the last
+    check."""
 
     def __init__(self, path: Path) -> None:
         self.path = path
@@ -55,11 +56,11 @@ class DownloadRecord:
         return self._entries.get(path.name, {}).get("digest")
 
     def unchanged(self, path: Path) -> bool:
-        """Return True if the file is as it was when its checksum was last verified."""
+        """Return True if a file has not changed since its checksum was last verified."""
         return self._entries.get(path.name, {}).get("seen") == _seen(path)
 
     def keep(self, path: Path, file: Path, digest: str) -> None:
-        """Note the checksum of `file`, which is, or is going to be, `path`."""
+        """Record the checksum of `file`, which is, or will be renamed to, `path`."""
         self._entries[path.name] = {"digest": digest, "seen": _seen(file)}
         write_json(self.path, self._entries)
 
@@ -78,7 +79,7 @@ def _seen(path: Path) -> list[int]:
 
 
 def digest_of(path: Path, algorithm: str, progress: Progress) -> str:
-    """Return `ALGORITHM:HEX` of a file; progress is told of every megabyte."""
+    """Return `ALGORITHM:HEX` of a file; progress advances with every megabyte."""
     digest = hashlib.new(algorithm)
     progress.start(f"checking {path.name.removesuffix('.part')} (MB)", megabytes(path.stat().st_size))
     done = 0
@@ -92,7 +93,7 @@ def digest_of(path: Path, algorithm: str, progress: Progress) -> str:
 
 
 ATTEMPTS = 5
-"""Without a byte of progress between them."""
+"""Attempts in a row without any new byte before a download is given up."""
 STALL_SECONDS = 60.0
 _RANGE = re.compile(r"bytes (\d+)-\d+/(\d+|\*)")
 _AGAIN = frozenset({408, 425, 429, 500, 502, 503, 504})
@@ -119,15 +120,15 @@ def fetch(
     attempts: int = ATTEMPTS,
     stall_seconds: float = STALL_SECONDS,
 ) -> Path:
-    """Return the file in `folder`, downloaded or gone on with unless it is there and its checksum right.
+    """Download a file into `folder`, or go on with it, unless it is there with the right checksum; return its path.
 
     Args:
-        attempts: in a row that bring no new byte before it is given up.
-        stall_seconds: without a byte before a connection counts as broken.
+        attempts: attempts in a row without any new byte before the download is given up.
+        stall_seconds: seconds without a byte after which a connection counts as broken.
 
     Raises:
-        UserError: names the address, the fault, and what to do; the bytes loaded stay for the next call where they are
-            of use.
+        UserError: the download failed; names the address, the fault, and what to do. Useful bytes stay for the next
+            call.
     """
     path = folder / remote.name
     record = DownloadRecord(folder / RECORD)
@@ -166,12 +167,12 @@ def _say_trusted(remote: Remote, found: str, progress: Progress) -> None:
 
 
 class _Again(Exception):
-    """An attempt broke off; the next may go on. Holds why, for the case that none is left."""
+    """An attempt broke off, and the next may go on; the message is for the case that no attempt is left."""
 
 
 @dataclass
 class _Part:
-    """The unfinished file and the facts known of it."""
+    """An unfinished download: its file, and the facts known of it."""
 
     final: Path
     file: BinaryIO
@@ -190,7 +191,7 @@ class _Part:
         return os.fstat(self.file.fileno()).st_size
 
     def version(self) -> Mapping[str, Any]:
-        """Return the server's headers about the version that is being loaded; empty when the address was another."""
+        """Return the server's headers that identify the version being loaded; empty if the address has changed."""
         if not self.note.is_file():
             return {}
         try:
@@ -227,7 +228,7 @@ def _part(path: Path, remote: Remote) -> Iterator[_Part]:
 
 
 def _load(part: _Part, remote: Remote, progress: Progress, attempts: int, stall_seconds: float) -> None:
-    """Load until the file has the announced length."""
+    """Load a file, by several attempts, until it has the announced length."""
     furthest, in_vain = part.size, 0
     try:
         while True:
@@ -282,7 +283,7 @@ def _attempt(part: _Part, remote: Remote, progress: Progress, stall_seconds: flo
 
 
 def _begin(part: _Part, response: HTTPResponse, begin: int) -> int | None:
-    """See where the answer begins, start over if that is the beginning, and return the length of the whole file."""
+    """Find the position where the answer begins; start over if that is 0. Return the length of the whole file."""
     if response.headers.get_content_type() == "text/html":
         raise UserError(
             f"{response.url}: a web page comes from there, not the file; a network may want you to log in first. Look"
@@ -358,14 +359,15 @@ class Wanted:
 
 
 def download(corpus: Wanted, source: Path, progress: Progress, *, with_lexicon: bool = True) -> Path | None:
-    """Bring and unpack everything into `source`; return where the pronunciation dictionary is, if one is brought."""
+    """Download and unpack all files of a corpus into `source`; return the path of the pronunciation dictionary, if it
+    has one."""
     for remote in corpus.archives:
         extract(fetch(remote, source, progress), source, progress)
     return fetch(corpus.lexicon, source, progress) if corpus.lexicon and with_lexicon else None
 
 
 def parts_of(resource: int, known: Mapping[str, str], parts: Sequence[str]) -> tuple[Remote, ...]:
-    """Return the archives of these parts of a resource of OpenSLR; `known` has the checksum of each part.
+    """Return the archives of some `parts` of a resource of OpenSLR; `known` has the checksum of each part.
 
     Raises:
         UserError: there is no such part.
@@ -378,7 +380,7 @@ def parts_of(resource: int, known: Mapping[str, str], parts: Sequence[str]) -> t
 def extract(archive: Path, folder: Path, progress: Progress) -> None:
     """Unpack a tar archive into `folder`, once; only files and folders, and none outside `folder`.
 
-    It is unpacked beside its place and moved there when all of it is there.
+    It is unpacked beside its place, and moved there once it is complete.
 
     Raises:
         UserError: the archive is damaged; a member is a link or a device, or would lie outside `folder`.

@@ -23,11 +23,11 @@ _FEWEST = 2
 
 
 def speaker_parts(corpus: Corpus, count: int) -> list[tuple[str, ...]]:
-    """Share out the speakers, so that parts have about the same number of women, of men, and of seconds of speech: the
-    longest speakers first, each to the part with the fewest of their kind and then the fewest seconds.
+    """Divide the speakers into parts with about equal numbers of women, of men, and of seconds of speech: speakers with
+    most speech first, each to the part with the fewest of the same gender, then with the fewest seconds.
 
     Raises:
-        UserError: fewer speakers than parts, or parts than can be left out in turn.
+        UserError: there are fewer speakers than parts, or fewer parts than 2.
     """
     seconds: dict[str, float] = defaultdict(float)
     kinds: dict[str, str] = {}
@@ -58,7 +58,7 @@ def fold(corpus: Corpus, parts: Sequence[Sequence[str]], number: int, folder: Pa
     that is trained on now, are known words of the fold.
 
     Args:
-        number: of the part that is left out, from 0.
+        number: number of the part that is left out, from 0.
     """
     left_out = set(parts[number])
     held_out = [u for u in corpus.splits.get(DEV, ()) if _original(u) not in left_out and not u.copied]
@@ -84,10 +84,10 @@ def fold(corpus: Corpus, parts: Sequence[Sequence[str]], number: int, folder: Pa
 
 
 def write_fold(made: Corpus, corpus: Corpus) -> None:
-    """Write the corpus of a fold, unless it is there: with a link to the features of the whole.
+    """Write the corpus of a fold, with a link to the whole corpus's features, unless it exists already.
 
     Raises:
-        UserError: another one is there.
+        UserError: another corpus is there.
     """
     if (made.folder / CORPUS).is_file():
         if load_corpus(made.folder).splits != made.splits:
@@ -112,7 +112,7 @@ def _pool(corpus: Corpus) -> list[Utterance]:
 
 
 def _original(utterance: Utterance) -> str:
-    """Return the speaker whose speech it is, of a copy too."""
+    """Return the speaker of an utterance, or of the utterance that it is a copy of."""
     name = utterance.speaker
     for prefix, factor in (("sp", utterance.speed), ("vtln", utterance.warp)):
         if factor != 1:
@@ -121,7 +121,7 @@ def _original(utterance: Utterance) -> str:
 
 
 def _seen_from(utterance: Utterance, there: Path, here: Path) -> Utterance:
-    """Return the utterance with a path that holds in another folder."""
+    """Return the utterance with its path, relative to folder `there`, made relative to folder `here`."""
     if os.path.isabs(utterance.path):
         return utterance
     return replace(utterance, path=_relative(there / utterance.path, here))

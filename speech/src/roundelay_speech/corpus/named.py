@@ -14,10 +14,10 @@ from roundelay_speech.prepared import Corpus
 
 
 def prepare_named(name: str, request: Request, progress: Progress) -> Corpus:
-    """Load the files asked for, and prepare the corpus `name`.
+    """Prepare the corpus `name`, and first download it if asked to.
 
     Raises:
-        UserError: an option this corpus has no use for or lacks; everything that loading and preparing find.
+        UserError: the corpus lacks an option, or has no use for one; all faults that loading and preparing find.
     """
     reader = READERS[name]
     _check(reader, request)
@@ -62,7 +62,7 @@ def _check(reader: Reader, request: Request) -> None:
 
 
 def _check_unlabelled(request: Request) -> None:
-    """Raise a UserError where an option is for training or for words."""
+    """Raise a UserError if a request for speech without words has an option for training or for words."""
     options = request.options
     for option, is_given in (
         ("--lexicon", request.lexicon is not None),
@@ -79,8 +79,8 @@ def _check_unlabelled(request: Request) -> None:
 
 
 def _with_vocabulary(reader: Reader, request: Request) -> PrepareOptions:
-    """Return options with the usual words, unless some are given: the large corpora use all of their dictionary, the
-    small ones the words spoken in them."""
+    """Return the options of preparing with the usual vocabulary, unless one is given: the large corpora use all of
+    their dictionary, the small ones the words spoken in them."""
     if request.vocabulary is not None:
         words = read_vocabulary(request.vocabulary, request.vocabulary_size)
         return dataclasses.replace(request.options, vocabulary=words)

@@ -15,8 +15,8 @@ from roundelay_speech.features.warps import NO_WARPS, Warps, warped
 from roundelay_speech.lexicon.lexicon import Lexicon, LexiconCase, MissingWordPolicy
 
 Vocabulary = Literal["lexicon", "transcripts", "open"] | frozenset[str]
-"""Words of the lexicon that can be recognised: all, and it must have all words of the transcripts; those of the
-transcripts only (closed); all, and held-out transcripts may have others, which are errors when scored (open); or
+"""Choices of the words that can be recognised: all of the lexicon, which must have all words of the transcripts; those
+of the transcripts only (closed); all, and held-out transcripts may have others, which are errors when scored (open); or
 open, of given words and those of the training transcripts."""
 
 
@@ -33,7 +33,7 @@ class Copies:
         """Return the utterances, then all copies of them.
 
         Raises:
-            UserError: a speed, warp or kind that there is not; no speaker to be warped.
+            UserError: there is no such speed, warp or kind; or no speaker to be warped.
         """
         return with_distortions(warped(perturbed(utterances, self.speeds), self.warps), self.distortions)
 
@@ -74,7 +74,7 @@ DEFAULTS = PrepareOptions()
 @final
 @dataclass(frozen=True)
 class Preparation:
-    """A corpus as it is to become."""
+    """The description of a corpus to be prepared: folder, name, licence and options."""
 
     data: Path  # the folder to write (see prepared)
     name: str

@@ -42,7 +42,7 @@ class CorpusWords:
 
 
 NO_WORDS = CorpusWords(Lexicon({}), [], "", {}, "")
-"""Words of a corpus that is to be recognised alone."""
+"""The words of a corpus that is only to be recognised: none."""
 
 
 def choose_words(
@@ -53,8 +53,8 @@ def choose_words(
     gone: dict[str, list[LeftOut]],
     progress: Progress,
 ) -> CorpusWords:
-    """Deal with words the lexicon lacks, and choose those that can be recognised; `speller` keeps the model that
-    guesses."""
+    """Guess, map or leave out words that the lexicon lacks, and choose the words that can be recognised; `speller` is
+    the file of the model that guesses."""
     everything = [u for utterances in splits.values() for u in utterances]
     lexicon, guesses, held_out_listed = known, "", ""
     held_out: dict[str, tuple[Pronunciation, ...]] = {}
@@ -90,8 +90,8 @@ def choose_words(
 def _to_guess(lexicon: Lexicon, vocabulary: Vocabulary, splits: Mapping[str, Sequence[Utterance]]) -> list[MissingWord]:
     """Return the words whose pronunciations are guessed: those of the training transcripts and of the vocabulary.
 
-    A word that only a held-out sentence has is one the recogniser cannot know, unless the vocabulary is closed. The
-    letters of a mark do not say how a noise sounds.
+    Words of held-out sentences alone are not guessed, since a recogniser cannot know them, unless the vocabulary is
+    closed. Marks of noises are not guessed from their letters.
     """
     closed = vocabulary == "transcripts"
     spoken = [u for name, some in splits.items() if closed or name == TRAIN for u in some]
@@ -107,7 +107,7 @@ def _chosen_words(
     everything: Sequence[Utterance],
     progress: Progress,
 ) -> Lexicon:
-    """Return the lexicon with the words that can be recognised (see Vocabulary); says how many have no
+    """Return the lexicon of the words that can be recognised (see Vocabulary), and show how many have no
     pronunciation."""
     if vocabulary in ("lexicon", "open"):
         return lexicon
@@ -141,7 +141,7 @@ def read_vocabulary(path: Path, size: int = 0) -> frozenset[str]:
 
 
 def restricted(lexicon: Lexicon, words: Collection[str]) -> Lexicon:
-    """Return the entries of these words; those that are not in the lexicon are passed over."""
+    """Return the lexicon's entries for `words`; words that it lacks are skipped."""
     chosen = {word: found for word in words if (found := lexicon.pronunciations.get(word)) is not None}
     return Lexicon(chosen, lexicon.silence)
 
@@ -160,7 +160,7 @@ class CleanedSplits:
 
 
 def cleaned(splits: Mapping[str, Sequence[Utterance]], lexicon: Lexicon) -> CleanedSplits:
-    """Rewrite transcripts in the dictionary's words (see `Cleaner`); where there are none, there is nothing to do."""
+    """Rewrite transcripts in the dictionary's words (see `Cleaner`), if there are any."""
     clean, changes, left_out = Cleaner(lexicon), Counter[Change](), list[LeftOut]()
     made: dict[str, list[Utterance]] = {}
     for split, utterances in splits.items():
@@ -197,7 +197,7 @@ def by_kind(changes: Mapping[Change, int]) -> dict[Kind, int]:
 
 
 def written_so(changes: Mapping[Kind, int]) -> str:
-    """Return a sentence on changes in transcripts that a model is compared with; empty where there are none."""
+    """Return a sentence on changes in the transcripts that a model is scored against; "" if there are none."""
     if not changes:
         return ""
     told = ", ".join(
@@ -207,7 +207,7 @@ def written_so(changes: Mapping[Kind, int]) -> str:
 
 
 def table(changes: Mapping[Change, int]) -> list[tuple[str, str, str]]:
-    """Return a row for each kind: its name, its most frequent changes, and how often."""
+    """Return a row for each kind of change: its name, its most frequent changes, and their number."""
     rows = []
     for kind, total in by_kind(changes).items():
         some = sorted(((c, n) for c, n in changes.items() if c.kind == kind), key=lambda one: (-one[1], one[0].before))
@@ -223,7 +223,7 @@ def _shown(change: Change) -> str:
 
 
 def write_changes(folder: Path, changes: Mapping[Change, int]) -> None:
-    """Write the list of changes, the most frequent of a kind first; without any, the list of an earlier run goes."""
+    """Write the list of changes, the most frequent of a kind first; without any, remove the list of an earlier run."""
     path = folder / CHANGES_FILE
     if not changes:
         path.unlink(missing_ok=True)
@@ -235,7 +235,7 @@ def write_changes(folder: Path, changes: Mapping[Change, int]) -> None:
 
 
 def read_changes(folder: Path) -> dict[Change, int]:
-    """Return the list that `write_changes` wrote; empty where there is none, of an older version."""
+    """Read the list that `write_changes` wrote; empty if there is none, as of an older version."""
     path = folder / CHANGES_FILE
     if not path.is_file():
         return {}

@@ -44,11 +44,11 @@ an error of zlib."""
 
 
 HEADER_BYTES = 128
-"""Length of `npy_header`."""
+"""Length in bytes of `npy_header`."""
 
 
 def npy_header(rows: int, columns: int) -> bytes:
-    """Return the head of a .npy file of float32, always as long: it is written once the number of rows is known."""
+    """Return the header of a .npy file of float32, always of the same length, so that it can be written last."""
     buffer = io.BytesIO()
     np.lib.format.write_array_header_1_0(buffer, {"descr": "<f4", "fortran_order": False, "shape": (rows, columns)})
     header = buffer.getvalue()
@@ -64,7 +64,7 @@ def save_array(path: Path, array: npt.NDArray[Any]) -> Path:
 
 
 def map_array(path: Path) -> Any:
-    """Return the array in a .npy file, mapped to memory and not read yet.
+    """Map the array in a .npy file to memory, without reading it.
 
     Raises:
         ValueError: the file is missing, or holds no array; names it.

@@ -27,17 +27,18 @@ import numpy as np
 import numpy.typing as npt
 
 AT_ONCE = 64 * 1024
-"""Bytes of one request: Linux reads no more for any than the device's read-ahead, 128 KiB by default, and of requests
-of just that size it was seen to leave out pages."""
+"""Bytes of one request to read ahead: Linux reads at most the device's read-ahead, 128 KiB by default, for each, and
+skips pages of requests of exactly that size."""
 
 
 def read_ahead(array: npt.NDArray[np.generic], begins: Iterable[int], ends: Iterable[int]) -> None:
-    """Ask for rows `begins` to `ends` of a mapped array to be read soon; of no other array anything is asked."""
+    """Ask the kernel to read rows `begins` to `ends` of a mapped array soon; do nothing for other arrays."""
     _advise(array, begins, ends, mmap.MADV_WILLNEED, AT_ONCE)
 
 
 def let_go(array: npt.NDArray[np.generic], begins: Iterable[int], ends: Iterable[int]) -> None:
-    """Unmap rows that are not needed any more from this process. They stay in the page cache while there is room."""
+    """Release rows of a mapped array that this process no longer needs. They stay in the page cache while there is
+    room."""
     _advise(array, begins, ends, mmap.MADV_DONTNEED, 0)
 
 
@@ -56,16 +57,16 @@ def _advise(
 
 
 UNIT = 1 << 16
-"""Bytes; the largest page that Linux has on any of its usual machines."""
+"""Size in bytes of the largest page that Linux uses on usual machines."""
 MAP_FIXED, MAP_NORESERVE = 0x10, 0x4000
-"""Flags of Linux; Python's own `mmap` has the one not at all, the other from 3.13 on."""
+"""Flags of mmap on Linux; Python has no MAP_FIXED, and MAP_NORESERVE only from 3.13 on."""
 _NOTHING = ctypes.c_void_p(-1).value
 
 
 @final
 @dataclass(frozen=True)
 class FilePiece:
-    """A file, and the bytes of the whole that it holds: `begin` to `end`, both multiples of UNIT."""
+    """A file of the whole, and the bytes that it holds: `begin` to `end`, both multiples of UNIT."""
 
     path: Path
     begin: int
@@ -74,7 +75,7 @@ class FilePiece:
 
 @final
 class JoinedFiles:
-    """The bytes of all files, mapped read-only; unmapped when no array uses them any more.
+    """Files mapped read-only behind each other, and unmapped when no array uses them any more.
 
     Args:
         size: bytes of the whole, rounded up to a multiple of UNIT.
@@ -103,7 +104,7 @@ class JoinedFiles:
             os.close(descriptor)
 
     def array(self, rows: int, columns: int) -> npt.NDArray[np.float32]:
-        """Return the first of the bytes as an array (rows, columns), read-only."""
+        """Return the first bytes as a read-only array (rows, columns)."""
         return np.asarray(_Described(self, (rows, columns)))
 
     @property
@@ -121,7 +122,7 @@ class JoinedFiles:
 
 @final
 class _Described:
-    """Bytes as numpy wants them described. The array made of it keeps it, and so the files, mapped."""
+    """The mapped bytes as numpy's array interface; an array made of it keeps the files mapped."""
 
     def __init__(self, files: JoinedFiles, shape: tuple[int, int]) -> None:
         self.files = files
@@ -134,7 +135,8 @@ class _Described:
 
 
 def mapping_of(array: npt.NDArray[np.generic]) -> tuple[mmap.mmap | JoinedFiles, int] | None:
-    """Return the files that `array` is mapped from, and the place of its first byte in it; None: from nothing."""
+    """Return the files from which `array` is mapped, and the place of its first byte in them; None if it is not
+    mapped."""
     under: object = array
     while isinstance(under, np.ndarray):
         under = under.base
@@ -159,7 +161,7 @@ def _mapped(at: int | None, size: int, flags: int, descriptor: int) -> int:
     """Return the address at which `size` bytes of a file were mapped.
 
     Raises:
-        OSError.
+        OSError: the file cannot be mapped.
     """
     address: int | None = _library().mmap(at, size, mmap.PROT_READ, flags, descriptor, 0)
     if address is None or address == _NOTHING:

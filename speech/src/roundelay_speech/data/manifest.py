@@ -48,7 +48,7 @@ class Utterance:
 
     @property
     def copied(self) -> str:
-        """Kind of copy that it is of a recording, in words; empty where it is the recording itself."""
+        """Kind of copy of a recording that this utterance is, in words; "" for the recording itself."""
         if self.speed != 1:
             return f"a copy at speed {self.speed:g}"
         if self.distortion:
@@ -57,7 +57,7 @@ class Utterance:
 
     @property
     def start_sample(self) -> int:
-        """The first sample, counted in the recording."""
+        """Number of the first sample in the recording."""
         return round(self.start * self.sampling_rate)
 
 
@@ -75,7 +75,7 @@ def write_manifest(path: Path, utterances: Sequence[Utterance], *, words: bool =
     """Write the utterances in their order, atomically; with `words` False their transcripts may be empty.
 
     Raises:
-        UserError: an utterance that `read_manifest` would refuse; all of them are listed.
+        UserError: `read_manifest` would refuse some utterances; lists all.
     """
     problems = [f"{utterance.id}: {problem}" for utterance in utterances for problem in problems_of(utterance, words)]
     problems += [f"{name}: the id occurs more than once" for name in repeated(u.id for u in utterances)]
@@ -91,8 +91,8 @@ def write_manifest(path: Path, utterances: Sequence[Utterance], *, words: bool =
 
 
 def read_manifest(path: Path, *, words: bool = True) -> list[Utterance]:
-    """Read and check a manifest; fields it does not know are ignored, as Lhotse has more of them. With `words` False
-    transcripts may be empty.
+    """Read and check a manifest; unknown fields are ignored, since Lhotse has more. With `words` False transcripts may
+    be empty.
 
     Raises:
         UserError: missing file; broken JSON, missing or mistyped fields, impossible times, repeated ids, empty
@@ -129,7 +129,7 @@ def read_manifest(path: Path, *, words: bool = True) -> list[Utterance]:
 
 
 def _parse(line: str) -> tuple[Utterance | None, list[str]]:
-    """Return the utterance on a line, or the fault of the line's form."""
+    """Parse a line of the manifest; return the utterance, or the line's faults."""
     try:
         record = json.loads(line)
     except json.JSONDecodeError as error:
@@ -159,7 +159,7 @@ def _mistyped(record: Mapping[str, Any], name: str) -> str | None:
 
 
 def problems_of(utterance: Utterance, words: bool = True) -> list[str]:
-    """Return problems with the values of one utterance; empty when it is sound; without `words` it may lack a
+    """Return the problems with the values of an utterance; empty if it is sound. With `words` False, it may lack a
     transcript."""
     u = utterance
     found = [

@@ -18,11 +18,11 @@ class LeftOut:
 
 
 class Unusable(Exception):
-    """Audio or an utterance cannot be used. The message lacks its name, which the caller adds."""
+    """Raised if audio or an utterance cannot be used; the message lacks its name, which the caller adds."""
 
 
 def listing(problems: Sequence[str], shown: int = PROBLEMS_SHOWN) -> str:
-    """Return the first `shown` problems, one a line and indented, and how many more there are."""
+    """Return the first `shown` problems, one a line and indented, and the number of the others."""
     lines = [f"  {one}" for one in problems[:shown]]
     if len(problems) > shown:
         lines.append(f"  ... and {len(problems) - shown} more")
@@ -35,5 +35,5 @@ def named(names: Sequence[str], shown: int = NAMES_SHOWN) -> str:
 
 
 def counted(number: int, noun: str, plural: str | None = None) -> str:
-    """Return `1 utterance`, `3 utterances`."""
+    """Return a number with its noun: `1 utterance`, `3 utterances`."""
     return f"{number} {noun if number == 1 else plural or noun + 's'}"

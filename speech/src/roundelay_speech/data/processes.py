@@ -27,7 +27,7 @@ _ONE_THREAD = ("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS", "MKL_NUM_THREADS")
 
 
 class Workers:
-    """A running pool."""
+    """A running pool of worker processes."""
 
     def __init__(self, pool: ProcessPoolExecutor, width: int) -> None:
         self._pool, self._width = pool, width
@@ -49,8 +49,8 @@ class Workers:
                 yield pending.popleft().result()
 
     def alone(self, function: Callable[P, R], *arguments: P.args, **named: P.kwargs) -> R:
-        """Return function(...) as one of the workers finds it, with one thread, and without what it keeps. Raises as
-        `in_order`."""
+        """Call a function in one of the workers, with one thread and without the object it keeps; return the result.
+        Raises as `in_order`."""
         with _killed_is_said():
             return self._pool.submit(function, *arguments, **named).result()
 
@@ -64,18 +64,18 @@ def _killed_is_said() -> Iterator[None]:
 
 
 class Here:
-    """Work in this process, in the place of workers; with the object that it keeps, if there is one."""
+    """A stand-in for workers that works in this process, with the object to be kept, if there is one."""
 
     def __init__(self, *kept: Any) -> None:
         self._kept = kept
 
     def in_order(self, function: Callable[..., R], batches: Iterable[B]) -> Iterator[R]:
-        """Yield the same as `Workers.in_order`."""
+        """Yield function(batch), or function(kept, batch), for every batch, in order."""
         return (function(*self._kept, batch) for batch in batches)
 
 
 def batched(items: Iterable[B], most: float, size: Callable[[B], float] = lambda _: 1) -> Iterator[list[B]]:
-    """Yield items together, each time as many as come to a `size` of `most`, or just beyond, and the rest."""
+    """Yield items in batches, each until its total `size` reaches `most`, and the rest."""
     batch: list[B] = []
     total = 0.0
     for item in items:
@@ -94,7 +94,7 @@ def start_workers(workers: int, make: Callable[..., object] | None = None, *argu
     end with the block.
 
     Raises:
-        UserError: they do not start.
+        UserError: the processes do not start.
     """
     # Not fork: the caller may run threads (torch does), and a fork of a threaded process can hang.
     context = multiprocessing.get_context("spawn") if make is None or of_the_script(make) else SpawnWithoutScript()
@@ -136,8 +136,8 @@ def _begin(make: Callable[..., object] | None, arguments: tuple[Any, ...]) -> No
 
 @contextmanager
 def one_thread_each() -> Iterator[None]:
-    """Let processes that are started inside compute with one thread: numpy has no call for it, only the environment at
-    its start."""
+    """Within the `with`, let started processes compute with one thread each, by variables that numpy reads at its
+    start."""
     before = {name: os.environ.get(name) for name in _ONE_THREAD}
     os.environ.update(dict.fromkeys(_ONE_THREAD, "1"))
     try:

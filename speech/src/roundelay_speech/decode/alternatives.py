@@ -1,5 +1,5 @@
-"""Other words that a search holds possible: strings for a whole piece, words in the place of each of its words, and
-the wishes of those who ask.
+"""Other words that a search considers possible: strings for a whole piece, words in place of each of its words, and the
+wishes of users.
 
 Strings come from the lattice, each with the cost of its best path and its posterior among all that were listed, P_k =
 exp(-c_k) / sum_j exp(-c_j) of costs c. A word stands in the place of another if an alignment of fewest errors pairs
@@ -23,7 +23,7 @@ from roundelay_speech.scoring.score import align_words
 @final
 @dataclass(frozen=True)
 class StringAlternative:
-    """A word string of a piece."""
+    """A possible word string of a piece, with its cost and posterior."""
 
     words: tuple[str, ...]
     cost: float  # of its best path, graph and scaled acoustics together, in nats; the least is the best
@@ -38,7 +38,7 @@ class StringAlternative:
 @final
 @dataclass(frozen=True)
 class WordAlternative:
-    """A word in the place of another; the empty word: none is there."""
+    """A word in place of another; the empty word if there is none."""
 
     word: str
     confidence: float
@@ -47,7 +47,7 @@ class WordAlternative:
 @final
 @dataclass(frozen=True)
 class Alternatives:
-    """Other words of a piece."""
+    """The alternatives for a piece: other strings, and other words in each place."""
 
     strings: tuple[StringAlternative, ...] = ()  # all different, the best first: it is the words of the piece
     # for each word of the piece others in its place, the likeliest first.
@@ -58,7 +58,7 @@ NO_ALTERNATIVES = Alternatives()
 
 
 def ranked(best: Sequence[WordString], found: Hypothesis) -> tuple[StringAlternative, ...]:
-    """Return strings of a lattice with their posteriors, those of the search first.
+    """Return the strings of a lattice with their posteriors, the one that the search found first.
 
     The search and the lattice round a path's cost differently, and words that sound alike may cost the same: no string
     is given less than the words that the search found. Where the lattice has not these, it is of another beginning of
@@ -80,8 +80,8 @@ def ranked(best: Sequence[WordString], found: Hypothesis) -> tuple[StringAlterna
 
 
 def keeping(strings: Sequence[StringAlternative], kept: Sequence[bool]) -> tuple[StringAlternative, ...]:
-    """Return the strings without those words of the first that are not `kept`, nor the words others have in their
-    place.
+    """Return the strings without those words of the first that are not `kept`, and without other strings' words in
+    their places.
 
     A word that the first string lacks falls with the word before it, or at the beginning with the first. Strings that
     become the same are one, at the least of their costs and the sum of their posteriors.
@@ -103,12 +103,12 @@ def keeping(strings: Sequence[StringAlternative], kept: Sequence[bool]) -> tuple
 def in_place(
     strings: Sequence[StringAlternative], confidences: Sequence[float | None], most: int
 ) -> tuple[tuple[WordAlternative, ...], ...]:
-    """Return other words in the place of each word of the first string.
+    """Return other words for the place of each word of the first string.
 
     Args:
-        confidences: of these words. The others share the rest in proportion to their posteriors, so that all
-            together are 1 at most; None where a word has none, and the others have their posteriors.
-        most: words for each place.
+        confidences: confidences of the first string's words. Other words share the rest in proportion to their
+            posteriors, so that all sum to at most 1; None: the word has none, and others keep their posteriors.
+        most: most words for each place.
     """
     if not strings:
         return ()
@@ -133,14 +133,14 @@ def _in_the_places(ours: Sequence[str], theirs: Sequence[str]) -> Iterator[str]:
 
 
 MOST_STRINGS = 100
-"""Word strings that may be asked for: those that confidences are summed over."""
+"""Most word strings that may be asked for: as many as confidences are summed over."""
 USUAL_BONUS, MOST_BONUS = 2.0, 20.0
 
 
 @final
 @dataclass(frozen=True)
 class Wishes:
-    """Alternatives and words to favour."""
+    """The wishes of a user: numbers of alternatives, and words to favour."""
 
     strings: int = 0  # how many word strings, and at most how many words in the place of each word; 0 for none
     favoured: tuple[str, ...] = ()  # words that cost less, as the model spells them (`Model.in_vocabulary`)
@@ -157,5 +157,5 @@ WORDS_ALONE = Wishes()
 
 
 def words_of(text: str) -> list[str]:
-    """Return words that are parted by blanks or commas, each once."""
+    """Split words at blanks or commas; return each once."""
     return [*dict.fromkeys(word for word in re.split(r"[\s,]+", text) if word)]

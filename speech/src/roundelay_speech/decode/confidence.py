@@ -30,7 +30,7 @@ BEAMS = (20.0, 60.0, 1000.0)
 
 @dataclass(frozen=True, eq=False)
 class Pronouncing:
-    """Lexicon, tied states and silence of a graph, by which words get their times."""
+    """The lexicon, tied states and silence of a graph, by which words are timed."""
 
     lexicon: Lexicon
     tying: Tying
@@ -40,7 +40,7 @@ class Pronouncing:
 
 @dataclass(frozen=True, eq=False)
 class AlignedWord:
-    """Frames of a word, from `first` to before `end`: name and length of each phone, and the pdf of each frame."""
+    """A word's frames, from `first` to before `end`: name and length of each phone, and the pdf of each frame."""
 
     first: int
     end: int
@@ -49,7 +49,7 @@ class AlignedWord:
 
 
 def confidences(words: Sequence[str], best: Sequence[WordString]) -> list[float]:
-    """Return the posterior of each word; 1 for all without any word string to compare with."""
+    """Return the posterior of each word, given the `best` word strings; 1 for all if there are none."""
     if not best:
         return [1.0] * len(words)
     cost = np.array([string.cost for string in best])
@@ -65,7 +65,7 @@ def confidences(words: Sequence[str], best: Sequence[WordString]) -> list[float]
 def word_frames(
     words: Sequence[str], scores: Float32, lexicon: Lexicon, tying: Tying, silence_probability: float
 ) -> list[tuple[int, int]]:
-    """Return (first frame, frame after the last) of each word.
+    """Align words; return (first frame, frame after the last) of each.
 
     Where the words cannot be aligned (fewer frames than states: the search ended inside a word), each gets an equal
     share of the frames.
@@ -83,7 +83,7 @@ def word_frames(
 def aligned_words(
     words: Sequence[str], scores: Float32, lexicon: Lexicon, tying: Tying, silence_probability: float
 ) -> list[AlignedWord] | None:
-    """Return the words, aligned; None where they cannot be.
+    """Align words to frames, phone by phone; return None if they cannot be aligned.
 
     Args:
         scores: (T, S) scaled log-likelihoods.
@@ -120,7 +120,7 @@ def timed_words(
 
     Args:
         scores: (T, S) scaled log-likelihoods.
-        best: word strings of the same utterance; None: they are not known, and words have no confidence.
+        best: best word strings of the utterance; None: not known, and words get no confidence.
     """
     frames = word_frames(words, scores, how.lexicon, how.tying, how.silence_probability)
     sure = [None] * len(words) if best is None else confidences(words, best)

@@ -48,10 +48,10 @@ from roundelay_speech.scoring.formats.ctm import TimedWord
 
 MEASURES = ("support", "likeness", "support around", "likeness around")
 OF_CONFIDENCE = ("support of phones", "phones", "support of all phones")
-"""Measures beside confidences; `measured` gives them after `MEASURES`."""
+"""Measures that confidences are made true by; `measured` returns them after `MEASURES`."""
 _LIKENESS = MEASURES.index("likeness")
 USUAL_LONGEST = 0.8
-"""Seconds that no phone lasts, where nothing was learnt about it."""
+"""Most seconds of a phone of which nothing was learnt."""
 _AROUND = 0.5  # s between words that are judged together
 _COMPONENTS, _ROUNDS = 64, 6
 _MOST_FRAMES = 60_000  # that the mixture is estimated of
@@ -65,7 +65,7 @@ _FAR = 30.0  # log odds of a confidence that is all but 0 or 1
 
 @dataclass(frozen=True)
 class Likeness:
-    """A mixture of Gaussians of speech, or of noise: lists for JSON."""
+    """A mixture of Gaussians of speech, or of noise, as lists for JSON."""
 
     weights: tuple[float, ...]
     means: tuple[tuple[float, ...], ...]
@@ -73,7 +73,7 @@ class Likeness:
 
     @cached_property
     def mixtures(self) -> Mixtures:
-        """The same as arrays."""
+        """The mixture as arrays."""
         means, variances = np.array(self.means), np.array(self.variances)
         return Mixtures(np.array(self.weights), means, variances, np.array([0, len(means)]), np.zeros(means.shape[1]))
 
@@ -83,7 +83,7 @@ class Evidence:
     """Evidence of words that were said, in a packed model.
 
     Attributes:
-        usual, weights: of each of `MEASURES`.
+        usual, weights: usual value and weight of each of `MEASURES`.
     """
 
     longest: Mapping[str, float]  # seconds that a phone lasts at most, by name
@@ -94,11 +94,12 @@ class Evidence:
     least: float  # a word whose sum is below it was not said
     least_likeness: float  # nor was one that is less like speech than this
     confidence: tuple[float, ...] = (1.0, 0.0, 0.0)
-    """a_1 to a_5 and d of the map that makes confidences true; a_1, a_2 and d where an earlier version packed it."""
+    """a_1 to a_5 and d of the map that makes confidences true; a_1, a_2 and d if an earlier version packed the model.
+    """
     noise: Likeness | None = None  # the other side of `likeness`; None where an earlier version packed it
     room: float | None = None  # ROOM; None where an earlier version packed it
     floors: tuple[float, ...] = ()
-    """The least that a_1 to a_5 weigh; empty where an earlier version packed it."""
+    """Lower bounds of the numbers that a_1 to a_5 weigh; empty if an earlier version packed the model."""
 
     def __post_init__(self) -> None:
         mixtures = [self.likeness] if self.noise is None else [self.likeness, self.noise]
@@ -139,20 +140,20 @@ class Evidence:
         return found
 
     def believed(self, measures: Float64) -> Bools:
-        """Return (words,) True for those that can have been said."""
+        """Return (words,), True for words that can have been said, given their measures (words, M)."""
         found: Bools = (self.sums(measures) >= self.least) & (measures[:, _LIKENESS] >= self.least_likeness)
         return found
 
     def signs(self, confidences: Sequence[float | None], measures: Float64) -> Float64:
-        """Return (words, 5), the numbers that a_1 to a_5 weigh."""
+        """Return the numbers (words, 5) that a_1 to a_5 weigh."""
         own = np.array([log_odds(one or 0.0) for one in confidences])
         return np.column_stack([own, self.sums(measures) - self.least, measures[:, len(MEASURES) :]])
 
     def made_true(self, timed: Sequence[TimedWord], measures: Float64) -> tuple[TimedWord, ...]:
-        """Return words with their confidences made true, those that have any.
+        """Return words with true confidences, as far as they have any.
 
         Args:
-            measures: (words, M) of `measured`.
+            measures: (words, M) from `measured`.
         """
         if not timed:
             return ()
@@ -168,7 +169,7 @@ class Evidence:
 
 @dataclass(frozen=True, eq=False)
 class FoundWord:
-    """Place of a word that was found."""
+    """The place of a found word."""
 
     rows: npt.NDArray[np.int64]  # of the scores that are its own
     path: npt.NDArray[np.integer]  # the column of each of these rows on the best path
@@ -188,7 +189,7 @@ def cepstra(bands: Float32, room: float | None) -> Float32:
 
 
 def mixture_of(frames: Float32, rng: np.random.Generator) -> Likeness:
-    """Estimate the mixture of frames (T, D)."""
+    """Estimate a mixture for frames (T, D)."""
     some = frames[rng.permutation(len(frames))[:_MOST_FRAMES]]
     one = np.zeros(len(some), np.int64)
     found = single_gaussians(some, one, 1)
@@ -221,13 +222,13 @@ def longest_phones(alignment: Alignment, frame_seconds: float) -> dict[str, floa
 
 
 def measured(words: Sequence[FoundWord], posteriors: Float32, likeness: Float64, frame_seconds: float) -> Float64:
-    """Return (words, M) of `MEASURES` and `OF_CONFIDENCE`.
+    """Measure the evidence for words: (words, M), columns `MEASURES` and `OF_CONFIDENCE`.
 
     Args:
-        words: in order; of one piece.
+        words: words of one piece, in order.
         posteriors: (T, S) log p(s | x).
-        likeness: (T,) of `Evidence.likenesses`.
-        frame_seconds: from one row to the next.
+        likeness: (T,) from `Evidence.likenesses`.
+        frame_seconds: seconds from one row to the next.
     """
     own = np.array(
         [[posteriors[word.rows, word.path].mean(), likeness[word.rows].mean()] for word in words], np.float64
@@ -244,7 +245,7 @@ def measured(words: Sequence[FoundWord], posteriors: Float32, likeness: Float64,
 
 
 def _of_phones(words: Sequence[FoundWord], posteriors: Float32) -> Float64:
-    """Return (words, 3) of `OF_CONFIDENCE`, a word without known phones as one."""
+    """Measure `OF_CONFIDENCE`, (words, 3); a word without known phones counts as one phone."""
     found = np.empty((len(words), len(OF_CONFIDENCE)))
     for word, row in zip(words, found, strict=True):
         lasting = np.array([rows for _, rows in word.phones] or [len(word.rows)])
@@ -255,11 +256,11 @@ def _of_phones(words: Sequence[FoundWord], posteriors: Float32) -> Float64:
 
 
 def log_odds(confidence: float) -> float:
-    """Return ln(c / (1 - c)) of a confidence, held away from both ends."""
+    """Return the log odds ln(c / (1 - c)) of a confidence, bounded on both sides."""
     held = min(max(confidence, _SURE), 1 - _SURE)
     return math.log(held / (1 - held))
 
 
 def too_long(word: FoundWord, longest: Mapping[str, float], frame_seconds: float) -> bool:
-    """Return True if a phone of the word lasts longer than phones do."""
+    """Return True if a phone of the word lasts longer than `longest` allows."""
     return any(rows * frame_seconds > longest.get(name, USUAL_LONGEST) for name, rows in word.phones)

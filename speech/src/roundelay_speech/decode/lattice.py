@@ -29,8 +29,7 @@ from roundelay_speech.search.fst import Fst, to_arrays
 LATTICE_BEAM = 6.0
 _MARGIN = 2.0  # of the search's beam beyond that of the lattice
 NARROW, WIDE = 1, 4
-"""States of a lattice for each frame, at most: where confidences alone are made of it, and where it is kept. Speech has
-0.1."""
+"""Most states of a lattice for each frame: if only confidences are made of it, and if it is kept. Speech has 0.1."""
 _FEWEST = 1000  # states that any lattice may have
 _ARCS = 30_000  # that a search may follow in a frame, on average: somewhat more than 7000 paths do
 _SHORTEST = 200  # frames that an utterance counts for beside its own
@@ -41,7 +40,7 @@ _STEPS = 50_000_000  # states of the one times states of the other: a second or 
 
 @dataclass(frozen=True)
 class WordString:
-    """One entry of an n-best list."""
+    """One entry of an n-best list: words and cost."""
 
     words: tuple[str, ...]
     cost: float  # nats
@@ -49,7 +48,7 @@ class WordString:
 
 @dataclass(frozen=True, eq=False)
 class WordLattice:
-    """Word strings and their costs."""
+    """A word lattice: word strings and their costs."""
 
     fst: Fst  # deterministic acceptor of word ids; start state 0
     words: tuple[str, ...]  # symbols by word id
@@ -64,7 +63,7 @@ class WordLattice:
         return sorted(found, key=lambda string: string.cost)
 
     def to_text(self) -> str:
-        """Return arcs and final states, a line each, without the utterance's line."""
+        """Return the lattice as text: arcs and final states, a line each, without the utterance's line."""
         arrays = to_arrays(self.fst)
         number = np.arange(len(arrays.final))  # the start first
         number[[0, arrays.start]] = number[[arrays.start, 0]]
@@ -95,9 +94,9 @@ def word_lattice(
 
     Args:
         loglikes: (T, S) scaled log-likelihoods.
-        beam: of the search, at most.
+        beam: largest beam of the search.
         lattice_beam: arcs that are on no path within this of the best are left out.
-        width: states that a lattice may have for each frame, `NARROW` or `WIDE`.
+        width: most states of the lattice for each frame, `NARROW` or `WIDE`.
 
     Raises:
         Unbounded: there are too many strings.
@@ -127,7 +126,7 @@ def word_lattice(
 
 
 def _deterministic(fst: Fst, most: int) -> Fst:
-    """Return the acceptor with each string once.
+    """Return the deterministic acceptor, which has each string once.
 
     Raises:
         Unbounded: it would have more than `most` states.
@@ -146,16 +145,15 @@ def _deterministic(fst: Fst, most: int) -> Fst:
 
 
 def with_string(best: Sequence[WordString], string: WordString) -> list[WordString]:
-    """Return the list with a string that another search found, in its place; at the lower cost if it is there
-    already."""
+    """Insert a string that another search found into an n-best list; if it is there already, keep the lower cost."""
     rest = [one for one in best if one.words != string.words]
     cost = min([string.cost, *(one.cost for one in best if one.words == string.words)])
     return sorted([*rest, WordString(string.words, cost)], key=lambda one: one.cost)
 
 
 def _acceptor(text: str) -> tuple[str, int]:
-    """Return a printed lattice with words on both sides and the sum of graph and acoustic cost; and how many arcs have
-    one."""
+    """Return a printed lattice as an acceptor: words on both sides, and the sum of graph and acoustic cost; and the
+    number of arcs with a word."""
     lines, spoken = [], 0
     for line in text.splitlines():
         fields = line.split()

@@ -53,7 +53,7 @@ _BATCH_FRAMES = 4000  # sent to a worker at once: long enough to hide the transf
 
 @dataclass(frozen=True)
 class Detail:
-    """More than the best words of an utterance; a part not asked for is empty."""
+    """The details of a search besides an utterance's best words; a part not asked for is empty."""
 
     nbest: tuple[WordString, ...] = ()
     lattice: str = ""
@@ -64,7 +64,7 @@ class Detail:
 
 @dataclass(frozen=True)
 class Search:
-    """Options of the search."""
+    """Options of a search."""
 
     scale: float  # the log-likelihoods are multiplied by it
     beam: float = BEAM
@@ -85,7 +85,7 @@ class Search:
 
 @dataclass
 class Batch:
-    """Results of a batch of utterances."""
+    """The results of a search for a batch of utterances."""
 
     hypotheses: dict[str, Hypothesis] = field(default_factory=dict)
     details: dict[str, Detail] = field(default_factory=dict)
@@ -98,7 +98,7 @@ class Batch:
 
 @dataclass
 class _Loaded:
-    """Graph and lexicon of one process."""
+    """The graph and lexicon that a process has loaded."""
 
     graph: Graph  # with the cost of words that was asked for last
     pronouncing: Pronouncing | None
@@ -119,7 +119,7 @@ class _Loaded:
 Utterances = list[tuple[str, Float32]]
 """Utterance ids with (T, S) unscaled log-likelihoods."""
 Job = tuple[Utterances, Search, bool]
-"""The last: lattices are wanted for rescoring, and no other details."""
+"""A batch to decode; its last element: lattices are wanted for rescoring, and no other details."""
 
 
 class Decoders:
@@ -142,13 +142,13 @@ class Decoders:
         progress: Progress | None = None,
         word_cost: float | None = None,
     ) -> dict[str, Hypothesis]:
-        """Return the best words of each utterance; as `decode_all`."""
+        """Return the best words of each utterance."""
         return self.search(loglikes, Search(scale, beam, max_active, word_cost), progress).hypotheses
 
     def search(
         self, loglikes: Iterable[tuple[str, Float32]], options: Search, progress: Progress | None = None
     ) -> Batch:
-        """Return hypotheses of each utterance, and the details that `options` ask for.
+        """Search for the words of each utterance; return hypotheses, and the details that `options` ask for.
 
         Raises:
             UserError: scale or beam are not positive, too few paths; names the utterance whose log-likelihoods cannot
@@ -193,8 +193,8 @@ def decoders(
     """Load a graph for many calls; worker processes end with the block.
 
     Args:
-        pronouncing: needed where words are to be timed.
-        rescorer: rescores all lattices, in this process: the large model is held once.
+        pronouncing: needed if words are to be timed.
+        rescorer: rescores all lattices, in this process alone, so that its large model is held once.
 
     Raises:
         UserError: no graph in the folder.
@@ -218,7 +218,7 @@ def _load(graph_folder: Path, pronouncing: Pronouncing | None) -> _Loaded:
 
 
 def _decode_batch(loaded: _Loaded, job: Job) -> Batch:
-    """Decode in this process."""
+    """Decode a batch in this process."""
     utterances, options, to_rescore = job
     graph = loaded.searched(options)
     result, begun = Batch(), _processor_seconds()
@@ -241,7 +241,7 @@ def _decode_batch(loaded: _Loaded, job: Job) -> Batch:
 def _looked_closer(
     graph: Graph, scores: Float32, found: Hypothesis, pronouncing: Pronouncing | None, options: Search, to_rescore: bool
 ) -> Detail:
-    """Return the detail of an utterance, or the lattice that it will be made of."""
+    """Return the details of an utterance or, for rescoring, the lattice that they will be made of."""
     width = WIDE if to_rescore or options.lattice or options.nbest else NARROW
     lattice, bounded = None, True
     try:
@@ -261,10 +261,10 @@ def _rescore(
     options: Search,
     pronouncing: Pronouncing | None,
 ) -> None:
-    """Give hypotheses and details of a batch the costs of another language model.
+    """Rescore the hypotheses and details of a batch by another language model.
 
     Args:
-        loglikes: of the batch, where words are to be timed.
+        loglikes: log-likelihoods of the batch, if words are to be timed.
     """
     begun = _processor_seconds()
     for utterance, found in batch.hypotheses.items():
@@ -290,7 +290,7 @@ def _rescore(
 
 @dataclass(frozen=True)
 class _Told:
-    """Ingredients of a detail besides lattice and words."""
+    """The inputs of an utterance's details besides lattice and words."""
 
     scores: Float32 | None
     options: Search
@@ -314,7 +314,7 @@ def _detail(lattice: WordLattice | None, found: Hypothesis, told: _Told) -> Deta
 
 
 def _processor_seconds() -> float:
-    """Return processor time this process has used. The clock on the wall would count the neighbours' work as well."""
+    """Return the processor seconds that this process has used, without other processes' work."""
     used = resource.getrusage(resource.RUSAGE_SELF)
     return used.ru_utime + used.ru_stime
 
@@ -339,7 +339,7 @@ class SearchedGraph:
 
 
 LEAST_LIKELY = math.log(1e-6)
-"""Columns below this log-probability are not looked at: nearly all are, in nearly every frame."""
+"""Log-probability below which columns are skipped, as nearly all are in nearly every frame."""
 
 _NEVER = -math.inf
 
@@ -351,8 +351,8 @@ def most_probable(
 
     Args:
         scores: (T, U + 1) log-probabilities.
-        prefixes: beginnings kept at every frame; with all of them the result is exact.
-        blank: its column.
+        prefixes: number of beginnings kept at every frame; with all the result is exact.
+        blank: column of the blank.
     """
     kept: dict[tuple[int, ...], tuple[float, float]] = {(): (0.0, _NEVER)}
     for frame in scores:
@@ -387,11 +387,11 @@ def _sum(a: float, b: float) -> float:
 
 @final
 class SpelledWords:
-    """Words of utterances as their units spell them, in this process; in the place of `Decoders`.
+    """A search in place of `Decoders`: words as the model's units spell them, without a graph.
 
     Args:
-        columns: those of the scores.
-        kind: greedy, or the most probable units.
+        columns: columns of the scores.
+        kind: the best unit of each frame (greedy), or the most probable row of units.
 
     Raises:
         UserError: units spell no words.
@@ -409,7 +409,7 @@ class SpelledWords:
     def search(
         self, loglikes: Iterable[tuple[str, Float32]], options: Search, progress: Progress | None = None
     ) -> Batch:
-        """Return the words of each utterance; nothing in `options` matters here."""
+        """Return the words that each utterance's units spell; `options` are not used."""
         del options
         batch, begun = Batch(), os.times().user
         for utterance, scores in loglikes:

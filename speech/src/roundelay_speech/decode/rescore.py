@@ -35,7 +35,7 @@ _REMEMBERED = 300_000  # pairs of state and word whose cost is kept from one utt
 
 @dataclass
 class _Walk:
-    """A lattice while it is expanded: arcs by number, in an order in which no arc comes before one that leads to it."""
+    """A lattice while it is expanded: arcs by number, ordered so that no arc comes before one that leads to it."""
 
     source: list[int]
     target: list[int]
@@ -45,15 +45,15 @@ class _Walk:
 
 
 class Rescorer:
-    """Two grammars: the one that lattices were made with, and the one whose costs they are to have.
+    """A rescorer of lattices from one grammar, with which they were made, to another.
 
     Args:
         words: symbols by word id.
         old: the grammar of the decoding graph.
-        new: the other.
+        new: the grammar whose costs lattices are to get.
 
     Raises:
-        UserError: they share no word.
+        UserError: the grammars share no word.
     """
 
     def __init__(self, words: Sequence[str], old: Scorer, new: Scorer) -> None:
@@ -88,8 +88,7 @@ class Rescorer:
         return _pruned(walk, beam)
 
     def string(self, string: WordString) -> WordString:
-        """Return a word string of the first search at its new cost; inf with a word that the new model does not
-        know."""
+        """Return a word string of the first search with its new cost; inf if the new model does not know a word."""
         new = self._new.sentence(string.words)
         return replace(string, cost=string.cost - self._old.sentence(string.words) + new)
 
@@ -117,7 +116,7 @@ class Rescorer:
         return walk
 
     def _step(self, pair: int, word: int) -> tuple[float, int]:
-        """Return the additional cost of a word, and the pair of histories behind it."""
+        """Return the additional cost of a word, and the pair of histories after it."""
         (old, new), text = self._pairs[pair], self.words[word]
         paid, old = self._old.word(old, text)
         price, new = self._new.word(new, text)
@@ -135,16 +134,16 @@ class Rescorer:
 
 
 def rescorer_of(graph_folder: Path, model: Scorer) -> Rescorer:
-    """Return the rescorer of lattices that the graph in a folder makes, with the grammar that lies beside it.
+    """Make the rescorer of lattices of the graph in a folder, by the grammar beside the graph.
 
     Raises:
-        UserError: no graph and grammar in the folder; the model has none of its words.
+        UserError: no graph and grammar in the folder; the model has none of the graph's words.
     """
     return Rescorer(load_words(graph_folder), PathScorer(read_arpa(graph_folder / LM_FILE)), model)
 
 
 _Leaving = dict[int, list[tuple[int, float, int]]]
-"""(word id, cost, target) of the arcs that leave each state."""
+"""The arcs that leave each state, as (word id, cost, target)."""
 
 
 def _leaving(lattice: Arcs) -> _Leaving:
@@ -157,7 +156,7 @@ def _leaving(lattice: Arcs) -> _Leaving:
 
 
 def _in_order(start: int, leaving: _Leaving) -> list[int]:
-    """Return the states that can be reached, each before all that follow it."""
+    """Return the reachable states in topological order."""
     waits: defaultdict[int, int] = defaultdict(int)
     seen, stack = {start}, [start]
     while stack:
@@ -177,7 +176,7 @@ def _in_order(start: int, leaving: _Leaving) -> list[int]:
 
 
 def _pruned(walk: _Walk, beam: float) -> Arcs | None:
-    """Return the arcs on paths within `beam` of the best, states numbered anew."""
+    """Prune an expanded lattice: return the arcs on paths within `beam` of the best, with states renumbered."""
     before: dict[int, float] = defaultdict(lambda: math.inf, {0: 0.0})
     for source, target, cost in zip(walk.source, walk.target, walk.cost, strict=True):
         before[target] = min(before[target], before[source] + cost)

@@ -22,7 +22,7 @@ SCALES = (0.05, 0.07, 0.1, 0.14, 0.18, 0.25)
 
 @dataclass(frozen=True)
 class Hypothesis:
-    """Result of the search for one utterance."""
+    """The result of the search for one utterance."""
 
     words: tuple[str, ...]  # without silence and without sentence marks
     # graph_cost + acoustic_cost, in nats; inf when the search found no path at all. After rescoring the two are NaN: a
@@ -37,7 +37,7 @@ class Hypothesis:
 
 
 def decode(graph: Graph, loglikes: Float32, beam: float = BEAM, max_active: int = MAX_ACTIVE) -> Hypothesis:
-    """Find the best path.
+    """Find the best path of an utterance through a graph.
 
     Args:
         loglikes: (T, S) scaled log-likelihoods, S = graph.num_pdfs.
@@ -63,7 +63,7 @@ def decode(graph: Graph, loglikes: Float32, beam: float = BEAM, max_active: int 
 
 
 def check_scores(graph: Graph, loglikes: Float32) -> None:
-    """Raise ValueError where (T, S) log-likelihoods cannot be decoded with this graph."""
+    """Raise a ValueError if log-likelihoods (T, S) cannot be decoded with this graph."""
     if loglikes.ndim != 2 or loglikes.shape[1] != graph.num_pdfs or not len(loglikes):
         raise ValueError(f"log-likelihoods have shape {loglikes.shape}, expected (T > 0, {graph.num_pdfs})")
     if not loglikes.max() < np.inf:  # NaN fails the comparison as well

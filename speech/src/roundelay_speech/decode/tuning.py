@@ -20,7 +20,7 @@ _LOWEST, _HIGHEST = 0.01, 2.0
 
 @dataclass(frozen=True)
 class Tried:
-    """Result of one setting on the held-out speech."""
+    """The result of one setting on held-out speech."""
 
     errors: ErrorCounts
     real_time_factor: float  # processor seconds of the search per second of speech
@@ -28,21 +28,21 @@ class Tried:
 
 @dataclass(frozen=True)
 class Trials:
-    """Settings that were tried before, and a function that is told of every new one."""
+    """The settings tried before, and a function that is called with every new one."""
 
     tried: Mapping[Search, Tried]
     keep: Callable[[Search, Tried], None]
 
 
 class Tuning:
-    """Held-out speech to try settings on; no setting is tried twice.
+    """A tuning of search settings on held-out speech; no setting is tried twice.
 
     Args:
         loglikes: (T, S) unscaled log-likelihoods by utterance id.
         refs: the words that were said, by utterance id.
         frame_seconds: the time a frame stands for.
-        name: of the held-out speech, for the progress bar.
-        before: results that an interrupted tuning has left, and a function that keeps new ones.
+        name: name of the held-out speech, for the progress bar.
+        before: results left by an interrupted tuning, and a function that saves new ones.
     """
 
     def __init__(
@@ -62,8 +62,8 @@ class Tuning:
         self._keep = before.keep if before else None
 
     def choose_scale(self, search: Search, scales: Sequence[float] = SCALES) -> Search:
-        """Return `search` with the acoustic scale of a coarse grid that has the fewest errors; at its edge, go on
-        beyond it.
+        """Return `search` with the acoustic scale of a coarse grid that has the fewest errors; if the best is at the
+        grid's edge, try scales beyond.
 
         Scales with equally few errors are a plateau: the middle one is taken, as the one furthest from where errors
         rise (of two middle ones the larger, at which the same beam searches faster).
@@ -102,7 +102,7 @@ class Tuning:
         alone, not by the seconds that were measured: the choice is the same on every machine.
 
         Args:
-            slack: share of the errors that may come on top, 0.02 for 2 %.
+            slack: share of additional errors that is accepted, 0.02 for 2 %.
 
         Raises:
             UserError: an empty grid; `slack` is negative; as `Decoders.search` and `score`.

@@ -38,13 +38,13 @@ from roundelay_speech.search.fst import Arcs, to_arrays
 from roundelay_speech.trained import AcousticModel
 
 FRAMES_IN_SECONDS = (0.025, 0.01)
-"""Length and shift of frames, which sherpa-onnx has no option for."""
+"""Length and shift of frames in seconds, for which sherpa-onnx has no option."""
 PREEMPHASIS = 0.97
 
 
 class SherpaCtc(nn.Module):
-    """Features (1, T, F) and their number (1,) to log p(unit | frame), (1, T / subsampling rounded up, S), and the
-    number of rows (1,)."""
+    """A module as sherpa-onnx calls one on whole recordings: from features (1, T, F) and their number (1,) to log
+    p(unit | frame), (1, T / subsampling rounded up, S), and the number of rows (1,)."""
 
     def __init__(self, scores: UtteranceScores) -> None:
         super().__init__()
@@ -62,10 +62,10 @@ class SherpaCtc(nn.Module):
 
 
 def sherpa_ctc(model: AcousticModel, scores: UtteranceScores, name: str) -> SherpaCtc:
-    """Return the model of the run or folder `name` as sherpa-onnx calls it.
+    """Return the model of the run or folder `name` in the form that sherpa-onnx calls.
 
     Raises:
-        UserError: it has no units, or hears features that sherpa-onnx cannot compute.
+        UserError: the model has no units, or needs features that sherpa-onnx cannot compute.
     """
     if model.units is None or model.units.hmm is not None:
         has = "tied states" if model.units is None else "states of phones"
@@ -86,7 +86,7 @@ def sherpa_ctc(model: AcousticModel, scores: UtteranceScores, name: str) -> Sher
 
 
 def metadata(model: AcousticModel) -> Mapping[str, Any]:
-    """Return facts that sherpa-onnx reads from the file."""
+    """Return the facts that sherpa-onnx reads from the model's file."""
     return {
         "model_type": "wenet_ctc",
         "vocab_size": len(model.prior),
@@ -95,8 +95,7 @@ def metadata(model: AcousticModel) -> Mapping[str, Any]:
 
 
 def feature_options(model: AcousticModel) -> Mapping[str, Any]:
-    """Return arguments of sherpa-onnx's FeatureExtractorConfig with which its features are those of `roundelay
-    prepare`."""
+    """Return the arguments of sherpa-onnx's FeatureExtractorConfig for the features of `roundelay prepare`."""
     assert model.input is not None
     bank = _bank(model)
     return {
@@ -110,15 +109,15 @@ def feature_options(model: AcousticModel) -> Mapping[str, Any]:
 
 
 def tokens(model: AcousticModel) -> str:
-    """Return contents of tokens.txt: a unit and its column a line."""
+    """Return the content of tokens.txt: a unit and its column a line."""
     assert model.units is not None
     return symbol_table(model.units.columns)
 
 
 def search_graph(graph: Graph, search: PackedSearch) -> Arcs:
-    """Return the graph of a packed model as sherpa-onnx searches it: with log-probabilities as they are, and settings
-    of its own. So all costs are divided by the acoustic scale, and words and blanks have theirs in it; the same paths
-    are the best.
+    """Convert the graph of a packed model for sherpa-onnx, which searches with unscaled log-probabilities and settings
+    of its own: all costs are divided by the acoustic scale, and those of words and blanks are included, so that the
+    same paths are best.
 
     Args:
         graph: its input labels are columns + 1, as sherpa-onnx has them; the blank's column is the first.
@@ -137,12 +136,12 @@ def _bank(model: AcousticModel) -> Mapping[str, Any]:
 
 
 class SherpaChunks(nn.Module):
-    """A chunk (1, L P + R, F) of which the last R frames are those that the next begins with, the rows that came before
-    it plus W (1,), W (1,), the arrays that are kept, (B, H, W, 2 D / H) and (B, 1, D, K), and which of W + L rows there
-    are (1, 1, W + L), to log p(unit | frame) (1, L, S), and the arrays for the next.
+    """A module as sherpa-onnx calls one on live speech: from a chunk (1, L P + R, F), whose last R frames begin the
+    next, the rows that came before it plus W (1,), W (1,), the arrays that are kept, (B, H, W, 2 D / H) and (B, 1, D,
+    K), and which of W + L rows there are (1, 1, W + L), to log p(unit | frame) (1, L, S), and the arrays for the next.
 
     Args:
-        network: evaluated in chunks, with some before each.
+        network: a network evaluated in chunks, each with some before it.
         usual: mean and standard deviation (F,) of the average training speaker.
     """
 
@@ -163,7 +162,7 @@ class SherpaChunks(nn.Module):
         self.register_buffer("usual_std", usual[1])
 
     def given(self, chunk: int) -> tuple[Tensor, ...]:
-        """Return arguments of a chunk: any features, and nothing kept."""
+        """Return example arguments of a first chunk: random features, and nothing kept."""
         config = self.network.config
         shape = (1, self.frames + self.reach, self.features)
         some = stream(0, "export", chunk).standard_normal(shape).astype(np.float32)
@@ -178,7 +177,7 @@ class SherpaChunks(nn.Module):
         )
 
     def several(self, chunks: int) -> Iterator[tuple[Tensor, ...]]:
-        """Yield arguments of so many chunks, one after the other."""
+        """Yield example arguments of so many successive chunks."""
         kept: tuple[Tensor, ...] = ()
         for chunk in range(chunks):
             features, offset, required, attention, convolution, seen = self.given(chunk)
@@ -209,20 +208,21 @@ class SherpaChunks(nn.Module):
         return scores, next_attention, torch.cat([near, self._laid_in(state)], 3)
 
     def _kept(self, convolution: Tensor) -> tuple[Tensor, Tensor, Tensor]:
-        """Return the mean and variance (F,) so far, and the last frames (R, F)."""
+        """Return the mean and variance (F,) so far, and the last frames (R, F), as kept in `convolution`."""
         held = convolution[0, 0, :, self.side :].flatten()[: (2 + self.reach) * self.features]
         rows = held.reshape(2 + self.reach, self.features)
         return rows[0], rows[1], rows[2:]
 
     def _laid_in(self, state: Tensor) -> Tensor:
-        """Return (B, 1, D, columns behind the convolution's): the state in the first block, nothing in the others."""
+        """Return a state as columns behind the convolution's, (B, 1, D, columns): in the first block, zeros in the
+        others."""
         config = self.network.config
         size = config.width * (self.columns - self.side)
         flat = nn.functional.pad(state.flatten(), (0, config.layers * size - state.numel()))
         return flat.reshape(config.layers, 1, config.width, self.columns - self.side)
 
     def _so_far(self, mean: Tensor, variance: Tensor, fresh: Tensor, before: Tensor) -> tuple[Tensor, Tensor]:
-        """Return the mean and variance of the frames before, `before` in number, and of fresh ones."""
+        """Return the mean and variance of `before` earlier frames and `fresh` ones together."""
         share = self.frames / (before + self.frames).float()
         here = fresh.mean(0)
         spread = (fresh - here).square().mean(0)
@@ -230,7 +230,7 @@ class SherpaChunks(nn.Module):
         return mean + share * away, variance + share * (spread - variance) + share * (1 - share) * away.square()
 
     def _statistics(self, mean: Tensor, variance: Tensor, frames: Tensor) -> tuple[Tensor, Tensor]:
-        """Return the mean and standard deviation (F,) that features are normalised by, after so many frames."""
+        """Return the mean and standard deviation (F,) by which features are normalised, after so many frames."""
         if not self.normalised:
             return torch.zeros_like(mean), torch.ones_like(mean)
         floored = variance.clamp_min(SpeakerStats.STD_FLOOR**2)
@@ -241,15 +241,15 @@ class SherpaChunks(nn.Module):
 
 
 def streams(model: AcousticModel) -> bool:
-    """Return True of a network that is evaluated in chunks."""
+    """Return True if a model's network is evaluated in chunks."""
     return isinstance(model.module, Conformer) and model.module.config.attention_chunk is not None
 
 
 def sherpa_chunks(model: AcousticModel, packed: PackedNetwork | None, name: str) -> SherpaChunks:
-    """Return the model of the folder `name`, which sherpa-onnx can take, as it calls it on live speech.
+    """Return the model of the folder `name` in the form that sherpa-onnx calls on live speech.
 
     Raises:
-        UserError: it was not packed; attention sees no chunk before its own.
+        UserError: the model was not packed; or its attention sees no chunk before its own.
     """
     network = model.module
     assert isinstance(network, Conformer)
@@ -276,11 +276,11 @@ CALLS = {
     "output": "(1, rows of a chunk, units) float32, log p(unit | frame); and both caches for the next chunk",
 }
 OUTPUT_NAMES = ("log_probs", "next_attention_cache", "next_convolution_cache")
-"""Names of outputs in ONNX."""
+"""Names of the outputs in ONNX."""
 
 
 def streaming_metadata(chunks: SherpaChunks) -> Mapping[str, Any]:
-    """Return facts that sherpa-onnx reads from the file, and those that it is told beside it."""
+    """Return the facts that sherpa-onnx reads from the model's file, and those given beside the file."""
     config = chunks.network.config
     return {
         **CALLS,

@@ -21,9 +21,9 @@ INPUTS, OUTPUT = ("features", "mean", "std"), "log_likelihoods"
 
 
 class UtteranceScores(nn.Module):
-    """Features as they are stored (T, F), with the mean and standard deviation (F,) of their speaker, to
-    log p(state | frame) - log p(state), (T, S): the scores that `roundelay decode` gives its search. Of a network with
-    subsampling there are T / subsampling rows, rounded up.
+    """A module from stored features (T, F), with the mean and standard deviation (F,) of their speaker, to log p(state
+    | frame) - log p(state), (T, S): the scores that `roundelay decode` gives its search. Of a network with subsampling
+    there are T / subsampling rows, rounded up.
 
     Args:
         prior: log p(state), (S,).
@@ -38,7 +38,7 @@ class UtteranceScores(nn.Module):
 
     @property
     def shortest(self) -> int:
-        """Frames of the shortest utterance it takes: they make two rows of scores."""
+        """Frames of the shortest utterance that the module takes: they make two rows of scores."""
         return self.network.subsampling + 1
 
     def forward(self, features: Tensor, mean: Tensor, std: Tensor) -> Tensor:
@@ -69,15 +69,15 @@ class UtteranceScores(nn.Module):
 
 
 def _longer(features: Tensor, before: int, after: int) -> Tensor:
-    """Extend an utterance by its first and its last frame."""
+    """Extend an utterance by repeating its first and its last frame."""
     return torch.cat([features[:1].expand(before, -1), features, features[-1:].expand(after, -1)])
 
 
 def utterance_scores(model: AcousticModel, name: str) -> UtteranceScores:
-    """Return the model of the run or folder `name`, as others call it.
+    """Return the model of the run or folder `name` in the form that other programs call.
 
     Raises:
-        UserError: it is decoded in overlapping windows, not in one pass.
+        UserError: the model is decoded in overlapping windows, not in one pass.
     """
     network = model.module
     if isinstance(network, SequenceNetwork) and network.pieces.at_test.chunk is not None:
@@ -89,13 +89,13 @@ def utterance_scores(model: AcousticModel, name: str) -> UtteranceScores:
 
 
 class CombinedScores(nn.Module):
-    """Features (T, F), mean and standard deviation (F,) of each of K kinds in turn, to the weighted mean of the
-    networks' scores of them, (T, S) as `UtteranceScores`.
+    """A module from features (T, F), mean and standard deviation (F,) of each of K kinds in turn, to the weighted mean
+    of the networks' scores of them, (T, S) as `UtteranceScores`.
 
     Args:
         members: the networks.
-        weights: of each; they sum to 1.
-        heard: the kind of features that each hears, from 0 to K - 1.
+        weights: weight of each network; they sum to 1.
+        heard: number of each network's kind of features, from 0 to K - 1.
     """
 
     def __init__(self, members: Sequence[UtteranceScores], weights: Sequence[float], heard: Sequence[int]) -> None:
@@ -105,21 +105,21 @@ class CombinedScores(nn.Module):
 
     @property
     def kinds(self) -> tuple[UtteranceScores, ...]:
-        """A network of each kind of features."""
+        """One network for each kind of features."""
         return tuple(self._all[self.heard.index(kind)] for kind in range(max(self.heard) + 1))
 
     @property
     def inputs(self) -> tuple[str, ...]:
-        """Names of its inputs: as of one network; of several kinds with the number of the kind behind."""
+        """Names of the inputs: as for one network; with several kinds, followed by the number of the kind."""
         return tuple(name for kind in range(len(self.kinds)) for name in self.inputs_of(kind))
 
     def inputs_of(self, kind: int) -> tuple[str, ...]:
-        """Return names of features, mean and standard deviation of a kind."""
+        """Return the names of the inputs of a kind: features, mean and standard deviation."""
         return INPUTS if len(self.kinds) == 1 else tuple(f"{name}_{kind + 1}" for name in INPUTS)
 
     @property
     def shortest(self) -> int:
-        """Frames of the shortest utterance it takes."""
+        """Frames of the shortest utterance that the module takes."""
         return max(one.shortest for one in self._all)
 
     def forward(self, *given: Tensor) -> Tensor:
@@ -138,10 +138,10 @@ class CombinedScores(nn.Module):
 
 
 def combined_scores(models: Sequence[AcousticModel], packed: PackedModel, folder: Path) -> CombinedScores:
-    """Return the networks of the packed model in `folder`, as others call them.
+    """Return the networks of the packed model in `folder`, combined in the form that other programs call.
 
     Raises:
-        UserError: a network cannot be exported; they have rows for different frames.
+        UserError: a network cannot be exported; or networks have rows for different frames.
     """
     members = [
         utterance_scores(model, str(folder / one.folder)) for model, one in zip(models, packed.networks, strict=True)

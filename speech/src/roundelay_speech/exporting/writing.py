@@ -59,7 +59,8 @@ State = tuple[Tensor, Tensor]
 
 
 class ScannedLstm(nn.Module):
-    """Computes the same as `lstm`, of one layer and one direction, up to rounding."""
+    """A module that can be exported in place of an LSTM of one layer and direction, with equal results up to
+    rounding."""
 
     bias: Tensor
     into: Tensor
@@ -101,7 +102,7 @@ class ScannedLstm(nn.Module):
 
 
 def with_scanned_lstms(network: nn.Module) -> nn.Module:
-    """Return the network, changed: each LSTM in it is one that can be exported."""
+    """Replace each LSTM in a network by one that can be exported; return the network."""
     for module in [*network.modules()]:
         for name, part in [*module.named_children()]:
             if isinstance(part, nn.LSTM):
@@ -135,14 +136,14 @@ SHERPA_CALLS = {
 }
 Called = UtteranceScores | CombinedScores | SherpaCtc | SherpaChunks
 FRAMES = 57
-"""Frames of the utterance that a model is traced with, and the first of those it is compared on."""
+"""Frames of the utterance by which a model is traced, and of the first on which it is compared."""
 CHUNKS = 7
-"""Chunks, one after the other, that a streaming model is compared on."""
+"""Number of successive chunks on which a streaming model is compared."""
 
 
 @dataclass(frozen=True)
 class Exported:
-    """A model that was written."""
+    """The summary of an exported model."""
 
     file: Path
     difference: float  # from the network, as a share of its largest log-likelihood
@@ -215,7 +216,7 @@ def _write_graph(folder: Path, packed: PackedModel, out: Path) -> None:
 
 
 def describe(model: AcousticModel, name: str) -> dict[str, Any]:
-    """Return facts that callers of the exported model need: inputs, output, and how features are computed."""
+    """Return the facts that callers of an exported model need: inputs, output, and how features are computed."""
     frontend = model.module.frontend
     return {
         "made_by": f"roundelay {__version__}",
@@ -234,8 +235,8 @@ def describe(model: AcousticModel, name: str) -> dict[str, Any]:
 def describe_all(
     models: Sequence[AcousticModel], scores: CombinedScores, packed: PackedModel, name: str
 ) -> dict[str, Any]:
-    """Return the same of a combination: of each network its weight, its inputs by name, and how its features are
-    computed."""
+    """Return the facts that callers of an exported combination need: of each network its weight, its inputs by name,
+    and how its features are computed."""
     every = [describe(model, one.folder) for model, one in zip(models, packed.networks, strict=True)]
     of_all = ("made_by", "output", "states", "subsampling", "units")
     own = ("source", "features", "parts", "input")
@@ -257,7 +258,7 @@ def _output(model: AcousticModel) -> str:
 
 
 def _inputs(frames: int, scores: UtteranceScores) -> tuple[Tensor, Tensor, Tensor]:
-    """Return any features of so many frames."""
+    """Return example inputs: random features of so many frames."""
     rng, width = stream(0, "export", frames), scores.network.frontend.scale.shape[1]
     made = rng.standard_normal((frames, width)), rng.standard_normal(width), rng.uniform(0.5, 2.0, width)
     features, mean, std = (torch.from_numpy(one.astype(np.float32)) for one in made)
@@ -265,7 +266,7 @@ def _inputs(frames: int, scores: UtteranceScores) -> tuple[Tensor, Tensor, Tenso
 
 
 def _given(frames: int, called: Called) -> tuple[Tensor, ...]:
-    """Return inputs of the model for any features of so many frames."""
+    """Return example inputs of a model, with random features of so many frames."""
     if isinstance(called, SherpaChunks):
         return called.given(0)
     if isinstance(called, SherpaCtc):
@@ -276,7 +277,7 @@ def _given(frames: int, called: Called) -> tuple[Tensor, ...]:
 
 
 def _compared(called: Called) -> Iterator[tuple[Tensor, ...]]:
-    """Yield inputs that a written model is held to the network on."""
+    """Yield the inputs on which a written model is compared with its network."""
     if isinstance(called, SherpaChunks):
         yield from called.several(CHUNKS)
         return
@@ -286,7 +287,7 @@ def _compared(called: Called) -> Iterator[tuple[Tensor, ...]]:
 
 
 def _shapes(called: Called) -> Any:
-    """Return dimensions of inputs that may differ; None: none of them."""
+    """Return the dimensions of inputs that may vary; None if none may."""
     if isinstance(called, SherpaChunks):
         return None
     if isinstance(called, SherpaCtc):
@@ -296,14 +297,14 @@ def _shapes(called: Called) -> Any:
 
 
 def _outputs(called: Called) -> tuple[str, ...]:
-    """Return names of outputs in ONNX."""
+    """Return the names of a model's outputs in ONNX."""
     if isinstance(called, SherpaChunks):
         return OUTPUT_NAMES
     return ("log_probs", "log_probs_length") if isinstance(called, SherpaCtc) else (OUTPUT,)
 
 
 def program_of(called: Called) -> ExportedProgram:
-    """Return the model for utterances of any length from its shortest on, or for a chunk."""
+    """Trace a model, for utterances of any length from its shortest on, or for a chunk; return the program."""
     whole = with_scanned_lstms(copy.deepcopy(called)).eval()
     with torch.no_grad():
         return torch.export.export(
@@ -320,7 +321,7 @@ def write(
     """Write a program, with facts among its metadata.
 
     Args:
-        outputs: their names, in ONNX.
+        outputs: names of the outputs, in ONNX.
 
     Raises:
         UserError: a package is missing.
@@ -343,8 +344,8 @@ def write(
 
 
 def difference_of(file: Path, kind: Kind, called: Called) -> float:
-    """Return the largest difference of an exported model from the network, over utterances of several lengths or chunks
-    one after the other, as a share of the largest log-likelihood (of another output, of the largest of that)."""
+    """Return the largest difference of an exported model from its network, over utterances of several lengths or
+    successive chunks, as a share of an output's largest value."""
     differences = []
     if kind == "torch":
         program = torch.export.load(file).module()
@@ -370,7 +371,7 @@ def _arrays(outputs: Tensor | tuple[Tensor, ...]) -> list[NDArray[Any]]:
 
 @contextmanager
 def quiet() -> Iterator[None]:
-    """Silence remarks of torch's exporter on packages it does not find, and on its future changes."""
+    """Silence remarks of torch's exporter on missing packages, and on its future changes."""
     logger = logging.getLogger("torch.onnx")
     before = logger.level
     logger.setLevel(logging.ERROR)

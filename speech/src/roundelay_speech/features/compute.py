@@ -45,16 +45,16 @@ from roundelay_speech.features.store import (
 # A worker process takes about two seconds to import torch; below this much audio one process is done sooner.
 _SECONDS_WORTH_A_PROCESS = 2 * 3600.0
 HOURS_A_SECOND = 0.8
-"""Audio that a core computes filterbanks of, about (benchmarks/features.py)."""
+"""Hours of audio for which a core computes filterbanks in a second, about (benchmarks/features.py)."""
 SERIAL_SECONDS = 0.11
-"""Seconds of one process at the end, an hour of audio: statistics of speakers and the checksum of the array."""
+"""Seconds of one process at the end for an hour of audio: statistics of speakers, and the checksum of the array."""
 WORTH_SAYING_MINUTES = 2.0
 WORTH_SAYING_BYTES = 1 << 30
 _SECONDS_AT_ONCE = 120.0  # of audio; a worker's portion, and the most that an interrupted run has to compute again
 
 
 _Found = list[tuple[Float32 | None, str]]
-"""Features, or None and the reason why there are none: exceptions would end the pool's map."""
+"""Features, or None and the reason; an exception would end the pool's map."""
 
 
 def _with_one_thread(sources: Sources) -> Sources:
@@ -103,7 +103,7 @@ def _workers(utterances: Sequence[Utterance], workers: int | None) -> int:
 @final
 @dataclass(frozen=True)
 class AudioFolder:
-    """Audio of utterances."""
+    """The folder and sampling rate of utterances' audio."""
 
     path: Path = Path()  # the folder that relative paths of utterances begin at
     rate: int | None = None  # to resample all audio to, in Hz; None: all has one rate
@@ -124,16 +124,16 @@ def compute_features(
 ) -> tuple[FeatureStore, list[LeftOut]]:
     """Compute the features of all utterances into `folder`, in their order, unless they are there already.
 
-    They are there when the store is complete and was made from the same utterances, the same files (by size and time of
+    They are there if the store is complete and was made from the same utterances, the same files (by size and time of
     change) and the same configuration, under a policy that would have left out the same utterances. Utterances that an
     interrupted run has finished are not computed again, unless their files have changed.
 
     Args:
-        utterances: of all splits; all at one sampling rate, unless `audio` says one.
-        folder: where to put the store.
-        config: the parts; a FbankConfig alone is one filterbank.
-        progress: told of every utterance.
-        workers: processes; None: as many as pay.
+        utterances: utterances of all splits, all at one sampling rate unless `audio` names one.
+        folder: folder of the store.
+        config: the parts of features; a FbankConfig alone is one filterbank.
+        progress: advances with every utterance.
+        workers: number of processes; None: chosen by the amount of work.
         on_bad: `error`, or `skip` utterances that cannot be read, are shorter than a frame, give NaN or lack a part.
 
     Returns:
@@ -172,7 +172,7 @@ def compute_features(
 
 
 def _framing(config: FeatureConfig, rate: int) -> dict[str, Any]:
-    """Return the fields of the index that say how frames are made: times in seconds, the rate in Hz."""
+    """Return the fields of the index on the framing: times in seconds, the rate in Hz."""
     return {
         "sampling_rate": rate,
         "frame_shift": config.frames.frame_shift(rate) / rate,
@@ -212,7 +212,8 @@ def _compute(
 
 
 def _forecast(waiting: Sequence[Utterance], workers: int, utterances: int) -> str:
-    """Return hours of audio to be computed, and roughly how long that takes; nothing where it is soon done."""
+    """Return words on the hours of audio to be computed, and roughly how long that takes; "" if it takes little
+    time."""
     hours = sum(u.duration / u.speed for u in waiting) / 3600
     minutes = hours * (1 / HOURS_A_SECOND / workers + SERIAL_SECONDS) / 60
     if minutes < WORTH_SAYING_MINUTES:
@@ -231,7 +232,7 @@ def _sound(
     """Return utterances that have features, and those that have none, with reasons.
 
     Raises:
-        UserError: there are such and may not be, or nothing is left; not all have as many features.
+        UserError: utterances lack features and may not, or none are left; or not all have equally many features.
     """
     left_out = [LeftOut(u.id, reason) for u in utterances if (reason := partial.entries[u.id].reason)]
     kept = [u for u in utterances if not partial.entries[u.id].reason]
@@ -247,7 +248,7 @@ def _sound(
 def _finish(
     partial: Partial, kept: Sequence[Utterance], config: FeatureConfig, sources: Sources, progress: Progress
 ) -> SpeakerStats:
-    """Make the array and the speakers' statistics from the computed parts; the old store is none from here on."""
+    """Make the array and the speakers' statistics from the computed parts; an old store is invalid from here on."""
     width = partial.entries[kept[0].id].width
     sums = SpeakerSums()
     told = progress if partial.size > WORTH_SAYING_BYTES else Silent()
@@ -260,7 +261,7 @@ def _finish(
 
 
 def _sampling_rate(utterances: Sequence[Utterance], wanted: int | None) -> int:
-    """Return the sampling rate that is wanted, or else the one of all utterances; their ids differ."""
+    """Return the wanted sampling rate, or else that of all utterances, after a check that their ids differ."""
     if not utterances:
         raise UserError("There are no utterances to compute features of.")
     if again := repeated(u.id for u in utterances):
@@ -283,7 +284,7 @@ def _digest(values: Sequence[Any]) -> str:
 
 
 def _keys(utterances: Sequence[Utterance], audio_folder: Path, config: FeatureConfig, rate: int) -> dict[str, str]:
-    """Return utterance id -> a key that changes with the utterance, the files it is made from, and the
+    """Return, by utterance id, a key that changes with the utterance, the files it is made from, and the
     configuration."""
     external = [[str(part.source), *file_state(part.source)] for part in config.externals]
     common = _digest([STORE_VERSION, plain(config), external])
@@ -304,7 +305,7 @@ def _keys(utterances: Sequence[Utterance], audio_folder: Path, config: FeatureCo
 
 
 def _refuse_missing(utterances: Sequence[Utterance], audio_folder: Path, config: FeatureConfig) -> None:
-    """Raise for files that are not there, before an hour of features has been computed in vain."""
+    """Raise a UserError for missing files, before features are computed for an hour in vain."""
     if not config.filterbanks:
         return
     absent: list[LeftOut] = []

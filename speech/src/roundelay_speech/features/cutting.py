@@ -29,15 +29,15 @@ from roundelay_speech.features.shards import (
 from roundelay_speech.features.store import FEATURES, INDEX, FeatureStore
 
 COPIED_AT_ONCE = 1 << 26
-"""Bytes that are copied at once."""
+"""Bytes that are copied at a time."""
 
 
 def even_cuts(offsets: Integers, first: int, end: int, shards: int) -> list[list[int]]:
-    """Return [first, end] of each of so many runs of utterances, none empty, with about as many frames.
+    """Divide utterances into `shards` runs with about equally many frames, none empty; return [first, end] of each.
 
     Args:
-        offsets: (U + 1,) where the frames of every utterance begin, and the last end.
-        first, end: the utterances to be cut.
+        offsets: (U + 1,) first frame of every utterance, and the end of the last.
+        first, end: the utterances to be divided.
     """
     wanted = offsets[first] + (offsets[end] - offsets[first]) * np.arange(1, shards) // shards
     inner = (first + np.searchsorted(offsets[first : end + 1], wanted)).tolist()
@@ -50,12 +50,12 @@ def even_cuts(offsets: Integers, first: int, end: int, shards: int) -> list[list
 def cut_into_shards(
     store: FeatureStore, utterances: Sequence[Utterance], train: Sequence[Utterance], shards: int, progress: Progress
 ) -> FeatureStore:
-    """Cut a store, all of which is here, into so many shards of its training utterances.
+    """Cut the training utterances of a whole store into so many shards.
 
     Args:
-        utterances: all of the corpus.
-        train: those of them that train, which follow each other in the store.
-        progress: told of every shard.
+        utterances: all utterances of the corpus.
+        train: the training utterances among them, which are consecutive in the store.
+        progress: advances with every shard.
 
     Raises:
         UserError: there are fewer training utterances than shards; the disk is full.
@@ -90,7 +90,7 @@ def cut_into_shards(
 
 
 def drop_old_shards(folder: Path) -> None:
-    """Delete shards of features that a store in one file has taken the place of."""
+    """Delete the shards of features that a store in one file has replaced."""
     if IN_SHARDS not in read_sums(folder / INDEX, "")[0]:
         shutil.rmtree(folder / SHARDS, ignore_errors=True)
 
@@ -102,7 +102,7 @@ def _keep_only(folder: Path, names: set[str]) -> None:
 
 
 def _is_there(store: FeatureStore, stretch: StoreStretch, facts: dict[str, object]) -> bool:
-    """Return True if it has been written before, by a run that was interrupted then."""
+    """Return True if a stretch was already written, by an interrupted run."""
     where = store.folder / SHARDS / stretch.name
     begin, end = stretch.bytes(store.offsets, store.array.shape[1])
     try:

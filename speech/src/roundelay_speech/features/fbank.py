@@ -31,7 +31,8 @@ _FRAMES_AT_ONCE = 256  # their samples and spectra stay in the cache of a core
 
 @dataclass(frozen=True)
 class FbankConfig:
-    """Kaldi's options of the same names; there is no dither, so features are the same every time."""
+    """Options of a filterbank, as Kaldi's of the same names; there is no dither, so that features are always
+    the same."""
 
     num_bins: int = 40
     frame_length_ms: float = 25.0
@@ -41,15 +42,15 @@ class FbankConfig:
     preemphasis: float = 0.97
 
     def frame_length(self, sampling_rate: int) -> int:
-        """Return samples per frame."""
+        """Return the number of samples of a frame."""
         return int(sampling_rate * 0.001 * self.frame_length_ms)
 
     def frame_shift(self, sampling_rate: int) -> int:
-        """Return samples between the beginnings of frames."""
+        """Return the number of samples between the beginnings of frames."""
         return int(sampling_rate * 0.001 * self.frame_shift_ms)
 
     def num_frames(self, num_samples: int, sampling_rate: int) -> int:
-        """Return frames that lie wholly inside so many samples."""
+        """Return the number of frames that lie wholly inside so many samples."""
         length = self.frame_length(sampling_rate)
         return 0 if num_samples < length else 1 + (num_samples - length) // self.frame_shift(sampling_rate)
 
@@ -57,13 +58,13 @@ class FbankConfig:
 def fbank(
     wave: torch.Tensor, sampling_rate: int, config: FbankConfig = FbankConfig(), warp: float = 1.0
 ) -> torch.Tensor:
-    """Return log mel energies.
+    """Return the log mel energies of samples.
 
     Args:
         wave: (N,) float, between -1 and 1; on any device.
         sampling_rate: Hz.
         config: see FbankConfig.
-        warp: of frequencies; above 1, formants are found higher, as those of a shorter vocal tract are.
+        warp: factor on frequencies; above 1, formants come out higher, as of a shorter vocal tract.
 
     Returns:
         (T, F) float32, T = config.num_frames(N, sampling_rate).
@@ -124,8 +125,8 @@ def _energies(
     space: _Space,
     out: torch.Tensor,
 ) -> None:
-    """Write mel energies of the frames in `samples`, less a constant, to `out` (T, F); window (L,), filters (P/2,
-    F)."""
+    """Write the log mel energies of the frames of `samples`, less a constant, to `out` (T, F); window (L,), filters
+    (P/2, F)."""
     total, length = len(samples), len(window)
     some = slice(0, len(out))
     signal, emphasised = space.signal[:total], space.emphasised[:total]
@@ -145,13 +146,13 @@ def _energies(
 
 @lru_cache(maxsize=8)
 def povey_window(length: int) -> torch.Tensor:
-    """Return (L,): a Hann window to the power 0.85, which reaches zero at both ends."""
+    """Return Kaldi's povey window (L,): a Hann window to the power 0.85, zero at both ends."""
     phase = torch.arange(length, dtype=torch.float64) * (2 * math.pi / (length - 1))
     return (0.5 - 0.5 * torch.cos(phase)).pow(0.85).float()
 
 
 def band_centres(config: FbankConfig, sampling_rate: int) -> NDArray[np.float64]:
-    """Return (F,) frequencies of the bands' centres, in Hz."""
+    """Return the frequencies (F,) of the bands' centres, in Hz."""
     nyquist = sampling_rate / 2
     high = config.high_freq if config.high_freq > 0 else nyquist + config.high_freq
     low, top = np.log1p(np.array([config.low_freq, high]) / 700.0)
@@ -161,7 +162,7 @@ def band_centres(config: FbankConfig, sampling_rate: int) -> NDArray[np.float64]
 
 @lru_cache(maxsize=8)
 def mel_filters(config: FbankConfig, sampling_rate: int, points: int, warp: float = 1.0) -> torch.Tensor:
-    """Return (P/2, F): triangles on the mel scale, 1 at their centres.
+    """Return the filters (P/2, F): triangles on the mel scale, 1 at their centres.
 
     Raises:
         UserError: the band edges are out of order or leave no room for the warp, or a filter is so narrow that it holds

@@ -43,8 +43,8 @@ class Entry:
 
 
 def finished_in(data: Path) -> int:
-    """Return the number of utterances whose features are in the folders of a corpus: of a store, or of one not finished
-    yet."""
+    """Return the number of utterances whose features are in a corpus's folders, in a finished store or an unfinished
+    one."""
     found = 0
     for folder in data.glob("*/"):
         try:
@@ -58,10 +58,8 @@ def finished_in(data: Path) -> int:
 
 
 class Partial:
-    """Features in the order in which they were computed, and a line for each utterance, written after its features.
-
-    The file begins with room for the head of a .npy file, so that it need not be copied when all is well.
-    """
+    """The file of features in the order of computation, and a journal with a line for each utterance, written after its
+    features. The file begins with room for the header of a .npy file, so that it usually need not be copied."""
 
     def __init__(self, folder: Path, data: BinaryIO, journal: BinaryIO) -> None:
         self.folder, self._data, self._journal = folder, data, journal
@@ -71,7 +69,7 @@ class Partial:
     @classmethod
     @contextmanager
     def opened(cls, folder: Path) -> Iterator["Partial"]:
-        """Open that of the folder, for this process alone meanwhile."""
+        """Open the partial features of a folder, locked against other processes."""
         try:
             folder.mkdir(parents=True, exist_ok=True)
             with open(folder / _JOURNAL, "a+b") as journal, open(folder / _PARTIAL, "a+b") as data:
@@ -87,12 +85,11 @@ class Partial:
 
     @property
     def size(self) -> int:
-        """Bytes of features, whole or not, that are in the file."""
+        """Bytes of features in the file, whole or not."""
         return os.fstat(self._data.fileno()).st_size
 
     def keep(self, keys: Mapping[str, str]) -> None:
-        """Read the features of an interrupted run, as far as they are whole; features with another key are not wanted
-        any more."""
+        """Read the features of an interrupted run, as far as they are whole; drop those with another key."""
         self._journal.seek(0)
         content = self._journal.read()
         whole = 0
@@ -128,16 +125,16 @@ class Partial:
         self._end += len(content)
 
     def flush(self) -> None:
-        """Make all that was added safe from the death of this process."""
+        """Write out everything added, so that it survives the death of this process."""
         self._journal.flush()
 
     def features(self, name: str) -> Float32:
-        """Return (frames, F) of an utterance."""
+        """Return the features of an utterance, (frames, F)."""
         entry = self.entries[name]
         return np.frombuffer(self._read(entry), "<f4").reshape(entry.frames, entry.width)
 
     def become(self, path: Path, names: Sequence[str], width: int) -> None:
-        """Put the features of `names` into a .npy file, by renaming where they lie in that order."""
+        """Turn the features of `names` into a .npy file, by renaming if they are already in that order."""
         header = npy_header(sum(self.entries[name].frames for name in names), width)
         # Once the new array is safe on disk, and only then, the old store ceases to be one: its index goes before the
         # array is replaced, and the new index comes last.
@@ -169,13 +166,13 @@ class Partial:
         return offset == self._end
 
     def discard(self) -> None:
-        """Remove the partial files: the store is whole."""
+        """Remove the partial files, once the store is whole."""
         (self.folder / _JOURNAL).unlink(missing_ok=True)
         (self.folder / _PARTIAL).unlink(missing_ok=True)
 
 
 def _parsed(line: bytes, offset: int) -> tuple[str, Entry] | None:
-    """Return the utterance and entry of a line of the journal; None when it is not a whole one."""
+    """Return the utterance and entry of a line of the journal; None if the line is not whole."""
     try:
         name, key, frames, width, checksum, reason = parse_json(line)
     except (ValueError, TypeError):

@@ -27,12 +27,12 @@ from roundelay_speech.kaldi_io.objects import read_archive, read_matrix
 
 
 class ExternalError(UserError):
-    """One utterance has no matrix, or an unusable one."""
+    """An utterance has no matrix, or an unusable one."""
 
 
 @dataclass(frozen=True, eq=False)
 class Matrices:
-    """Locations of the matrices of a corpus; small enough to be sent to worker processes, but for archives."""
+    """The places of the matrices of a corpus; small enough to be sent to worker processes, except archives."""
 
     source: Path
     places: Mapping[str, str]  # of a script file; empty for other kinds
@@ -40,10 +40,10 @@ class Matrices:
 
     @classmethod
     def open(cls, source: Path) -> "Matrices":
-        """Look at a source.
+        """Open a source of matrices: an archive or a folder.
 
         Raises:
-            UserError: there is none of that name, or of a kind that can be read.
+            UserError: the source is missing, or of an unknown kind.
         """
         if source.is_dir():
             return cls(source, {}, {})
@@ -59,11 +59,10 @@ class Matrices:
         raise UserError(f"{source}: not a .scp, .ark, .npz file nor a folder of .npy files.")
 
     def get(self, utterance: str, speaker: str | None = None) -> Float32:
-        """Return the matrix (T, F) of an utterance, or where it has none that of its speaker; a vector (F,) becomes (1,
-        F).
+        """Return the matrix (T, F) of an utterance, or else that of its speaker; a vector (F,) becomes (1, F).
 
         Raises:
-            ExternalError: there is none, it is broken, or it holds NaN or infinity.
+            ExternalError: the matrix is missing or broken, or holds NaN or infinity.
         """
         try:
             found = self._found(utterance)
@@ -105,7 +104,7 @@ class Matrices:
 
 @dataclass(frozen=True)
 class Filterbank:
-    """Log mel energies of the audio."""
+    """A part of features: log mel energies of the audio."""
 
     kind: Literal["fbank"] = "fbank"
     name: str = "fbank"
@@ -118,7 +117,8 @@ class Filterbank:
 
 @dataclass(frozen=True)
 class External:
-    """Matrices from elsewhere, by utterance; see `external` for the kinds of source, `Filterbank` for the rest."""
+    """A part of features: matrices from elsewhere, by utterance; see `external` for the kinds of source, `Filterbank`
+    for the rest."""
 
     kind: Literal["external"] = "external"
     name: str = "external"
@@ -135,7 +135,7 @@ class External:
 
 @dataclass(frozen=True)
 class FeatureConfig:
-    """Parts that are stored side by side."""
+    """The configuration of features: parts that are stored side by side."""
 
     parts: tuple[Filterbank | External, ...] = (Filterbank(),)  # in the order of their columns
     tolerance: int = 0  # frames that the parts of an utterance may differ by; the shortest decides
@@ -157,12 +157,12 @@ class FeatureConfig:
 
     @property
     def filterbanks(self) -> list[Filterbank]:
-        """Parts that are computed from the audio."""
+        """The parts that are computed from the audio."""
         return [part for part in self.parts if isinstance(part, Filterbank)]
 
     @property
     def externals(self) -> list[External]:
-        """Parts that are read from files."""
+        """The parts that are read from files."""
         return [part for part in self.parts if isinstance(part, External)]
 
     @property
@@ -177,13 +177,13 @@ class FeatureConfig:
 
 
 def only_fbank(config: FbankConfig) -> FeatureConfig:
-    """Return one filterbank."""
+    """Return features that are one filterbank."""
     return FeatureConfig((Filterbank(fbank=config),))
 
 
 @dataclass(frozen=True, eq=False)
 class Sources:
-    """Everything a worker needs for every utterance."""
+    """Everything that a worker needs to make features of utterances."""
 
     audio_folder: Path
     config: FeatureConfig
@@ -199,7 +199,7 @@ def features_of(utterance: Utterance, sources: Sources) -> Float32:
     """Return the features of one utterance, (its frames, F).
 
     Raises:
-        AudioError: its audio cannot be used, is shorter than a frame, or its features are NaN or infinite.
+        AudioError: the audio cannot be used, is shorter than a frame, or gives NaN or infinity.
         ExternalError: a part is missing or has another number of frames.
     """
     config = sources.config
@@ -243,12 +243,12 @@ def features_of(utterance: Utterance, sources: Sources) -> Float32:
 
 
 def _given(sources: Sources, part: External, utterance: Utterance) -> Float32:
-    """Return the rows of an utterance; a single one for all of its frames may be its speaker's."""
+    """Return the rows of a part for an utterance; a single row for all frames may be its speaker's."""
     return sources.matrices[part.name].get(utterance.id, utterance.speaker if part.every == 0 else None)
 
 
 def _stretched(rows: Float32, frames: int, part: External, name: str, tolerance: int) -> Float32:
-    """Repeat each row for `every` frames (0: the only row for all)."""
+    """Repeat each row for `every` frames of the part (0: the only row for all frames)."""
     if part.every == 0:
         if len(rows) != 1:
             raise ExternalError(f"{name}: {part.name} has {len(rows)} rows, where one vector is expected (every: 0)")
@@ -261,7 +261,8 @@ def _stretched(rows: Float32, frames: int, part: External, name: str, tolerance:
 
 
 def stored_parts(sources: Sources, utterance: Utterance) -> tuple[StoredPart, ...]:
-    """Return the columns of a store; how wide matrices from elsewhere are, an utterance tells."""
+    """Return the parts of a store with their columns; the width of matrices from elsewhere is read from an
+    utterance's."""
     return tuple(
         StoredPart(p.name, p.fbank.num_bins, p.deltas, p.normalise, p.spliced)
         if isinstance(p, Filterbank)

@@ -44,14 +44,14 @@ class StoredShard:
 @final
 @dataclass(frozen=True)
 class StoreStretch:
-    """Utterances `first` to `end` of a store, and the name of the folder of their features."""
+    """A stretch of a store: utterances `first` to `end`, and the name of the folder of their features."""
 
     name: str
     first: int
     end: int
 
     def bytes(self, offsets: Integers, width: int) -> tuple[int, int]:
-        """Return the place of its features in the bytes of the array, in whole units."""
+        """Return the place of the stretch's features in the bytes of the array, in whole units."""
         row = 4 * width
         return int(offsets[self.first]) * row // UNIT * UNIT, -(-int(offsets[self.end]) * row // UNIT) * UNIT
 
@@ -66,15 +66,15 @@ def stretches(index: Mapping[str, Any]) -> tuple[list[StoreStretch], list[StoreS
 
 
 def shard_of(shards: Sequence[StoredShard], position: int) -> int | None:
-    """Return the number of the shard of the utterance at `position` of the store; None: it is in none."""
+    """Return the number of the shard of the utterance at `position` of the store; None if it is in no shard."""
     return next((number for number, one in enumerate(shards) if one.first <= position < one.end), None)
 
 
 def open_shards(
     folder: Path, index: Mapping[str, Any], offsets: Integers, shape: tuple[int, int]
 ) -> tuple[npt.NDArray[np.float32], tuple[StoredShard, ...]]:
-    """Return the array of all utterances of a store, (frames, F) as `shape` says, and its shards; rows of those that
-    are missing are zeros.
+    """Map the array of all utterances of a store, of shape `shape` (frames, F); return it and the shards. Rows of
+    missing shards are zeros.
 
     Raises:
         UserError: no shard is here, or one is of other features or cut short; features of another split are missing.
@@ -95,7 +95,7 @@ def open_shards(
 
 
 def absent_shards(folder: Path) -> list[int]:
-    """Return the numbers of a store's missing shards, by the names of those that are here; none of a store without
+    """Return the numbers of a store's missing shards, by the names of those present; empty for a store without
     shards."""
     here = [path.parent.name for path in shard_files(folder) if path.parent.name.startswith("train-")]
     shards = int(here[0].rpartition("-")[2]) if here else 0
@@ -103,15 +103,15 @@ def absent_shards(folder: Path) -> list[int]:
 
 
 def shard_files(folder: Path) -> list[Path]:
-    """Return the files that say which shards of a store are here, in order."""
+    """Return the files `shard.json` of a store's shards that are present, in order."""
     return sorted((folder / SHARDS).glob(f"*/{SHARD}"))
 
 
 def _piece(folder: Path, stretch: StoreStretch, index: Mapping[str, Any], offsets: Integers, width: int) -> FilePiece:
-    """Return the file of a stretch, if it is of these features.
+    """Return the file of a stretch, checked to be of these features.
 
     Raises:
-        UserError: it is missing, or of others.
+        UserError: the file is missing, or of other features.
     """
     where = folder / SHARDS / stretch.name
     if not (where / SHARD).is_file():
@@ -125,5 +125,5 @@ def _piece(folder: Path, stretch: StoreStretch, index: Mapping[str, Any], offset
 
 
 def shard_facts(stretch: StoreStretch, index: Mapping[str, Any]) -> dict[str, Any]:
-    """Return the content of a stretch's `shard.json`, but for checksums."""
+    """Return the content of a stretch's `shard.json`, without checksums."""
     return {"version": 1, "of": index.get("fingerprint", ""), "utterances": [stretch.first, stretch.end]}

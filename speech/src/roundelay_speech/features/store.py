@@ -56,7 +56,7 @@ def write_speakers(path: Path, speakers: SpeakerStats) -> None:
 
 @dataclass(frozen=True)
 class StoredPart:
-    """Neighbouring columns of the stored features, and their deltas and normalisation."""
+    """A part of the stored features: adjacent columns, with their deltas and normalisation."""
 
     name: str
     width: int  # how many columns
@@ -69,7 +69,7 @@ class StoredPart:
 
 @dataclass(frozen=True, eq=False)
 class FeatureStore:
-    """Read-only access; the array is memory-mapped, so many processes share one copy."""
+    """A store of features, read-only; the array is memory-mapped, so that many processes share one copy."""
 
     folder: Path
     array: Float32  # (T, F), read-only: torch.from_numpy wants a copy, or a warning silenced
@@ -140,7 +140,7 @@ class FeatureStore:
 
     @cached_property
     def positions(self) -> Mapping[str, int]:
-        """Utterance id -> its place in `utterance_ids`, of all whose features are here."""
+        """The place in `utterance_ids` of each utterance whose features are here, by id."""
         found = {name: position for position, name in enumerate(self.utterance_ids)}
         for name in self.absent:
             del found[name]
@@ -148,14 +148,14 @@ class FeatureStore:
 
     @property
     def absent(self) -> list[str]:
-        """Utterances in shards that are not here."""
+        """Ids of the utterances in shards that are not here."""
         return [name for one in self.shards if not one.here for name in self.utterance_ids[one.first : one.end]]
 
     def __contains__(self, utterance: object) -> bool:
         return utterance in self.positions
 
     def must_be_whole(self, what: str) -> None:
-        """Raise a UserError where shards are not here; `what` is done with all utterances."""
+        """Raise a UserError if shards are missing, since `what` is done with all utterances."""
         if lacking := [number for number, one in enumerate(self.shards) if not one.here]:
             which = ", ".join(map(str, lacking))
             raise UserError(
@@ -167,7 +167,7 @@ class FeatureStore:
         """Return the place of an utterance in `utterance_ids`.
 
         Raises:
-            UserError: it has no features.
+            UserError: the utterance has no features.
         """
         try:
             return self.positions[utterance]
@@ -195,12 +195,12 @@ class FeatureStore:
         return self.array[first : first + frames]
 
     def frame_times(self, frames: int) -> npt.NDArray[np.float64]:
-        """Return (frames,): the centre of each, in seconds from the beginning of the utterance."""
+        """Return the centre of each frame, (frames,), in seconds from the beginning of the utterance."""
         return np.arange(frames, dtype=np.float64) * np.float64(self.frame_shift) + np.float64(self.frame_length / 2)
 
     @cached_property
     def columns(self) -> Mapping[str, slice]:
-        """Name of a part -> its columns."""
+        """Columns of each part, by its name."""
         ends = np.cumsum([part.width for part in self.parts]).tolist()
         return {part.name: slice(end - part.width, end) for part, end in zip(self.parts, ends, strict=True)}
 
@@ -208,7 +208,7 @@ class FeatureStore:
         """Return the columns of the first filterbank.
 
         Raises:
-            UserError: the store has none.
+            UserError: the store has no filterbank.
         """
         for part in self.parts:
             if part.filterbank:
@@ -235,7 +235,7 @@ class FeatureStore:
 
     @cached_property
     def frame_speakers(self) -> npt.NDArray[np.int32]:
-        """(T,): the speaker of every frame."""
+        """Speaker of every frame, (T,), as an index into `speakers.names`."""
         return np.repeat(self.speaker_indices, np.diff(self.offsets))
 
 
@@ -253,7 +253,7 @@ def whole_store(folder: Path, fingerprint: str) -> tuple[FeatureStore, list[Left
 
 
 def file_state(path: Path) -> tuple[int, int]:
-    """Return size and time of change (ns) of a file; -1 of one that is not there."""
+    """Return the size and time of change (ns) of a file; -1 for a missing one."""
     try:
         status = path.stat()
     except OSError:
@@ -262,7 +262,7 @@ def file_state(path: Path) -> tuple[int, int]:
 
 
 class SpeakerSums:
-    """Sums per speaker, in double precision: they depend on the order of additions in their last digits alone."""
+    """Sums of frames by speaker, in double precision, so that the order of additions changes only the last digits."""
 
     def __init__(self) -> None:
         self._sums: dict[str, tuple[float, Float64, Float64]] = {}

@@ -1,6 +1,5 @@
-"""Copies of training utterances with frequencies warped, as if the speakers' throats were longer or shorter: more
-training data from the same recordings (Jaitly and Hinton 2013, "Vocal tract length perturbation improves speech
-recognition").
+"""Copies of training utterances with frequencies warped, as by longer or shorter vocal tracts: more training data from
+the same recordings (Jaitly and Hinton 2013, "Vocal tract length perturbation improves speech recognition").
 
 Formants lie the higher the shorter the vocal tract is; women's is about a seventh shorter than men's. A copy at warp
 1.1 has all of them a tenth higher, as the filterbanks hear it, and is as long as the original: unlike one at another
@@ -25,7 +24,7 @@ _GENDERS = {"women": "f", "men": "m"}
 @final
 @dataclass(frozen=True)
 class Warps:
-    """Copies that are added."""
+    """The copies to add: factors, and the group of speakers."""
 
     factors: tuple[float, ...] = ()  # a copy for each but 1
     # utterances that have copies: `all`; of `women`, of `men`, of the `few`, whichever of the two say less; or of
@@ -37,10 +36,10 @@ NO_WARPS: Final = Warps()
 
 
 def group_of(text: str) -> str | frozenset[str]:
-    """Return a group by its name, or the speakers that a file lists, the first word of each line.
+    """Parse a group of speakers: a name, or a file that lists speakers, the first word of each line.
 
     Raises:
-        UserError: neither.
+        UserError: `text` is neither a group nor a file.
     """
     if text in GROUPS:
         return text
@@ -57,7 +56,7 @@ def warped(utterances: Sequence[Utterance], warps: Warps) -> list[Utterance]:
     """Return the utterances, then the copies at each factor but 1, of originals alone.
 
     Raises:
-        UserError: a factor is not between 0.8 and 1.25, or is there twice; the group is empty, or no speaker is known
+        UserError: a factor is not between 0.8 and 1.25, or is given twice; the group is empty, or no speaker is known
             to be in it.
     """
     factors = warps.factors

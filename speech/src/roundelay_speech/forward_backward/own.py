@@ -36,7 +36,7 @@ from roundelay.core.state_graph import Floats, Integers, StateGraph
 
 @dataclass(frozen=True)
 class Sums:
-    """Sums over paths, for each sequence."""
+    """The sums over paths, for each sequence."""
 
     log_z: Tensor  # (N,) logarithms of the sums over all paths
     # (N, T, S) share of the paths that emit a column in a frame; zero beyond a length. None: not asked for.
@@ -45,7 +45,7 @@ class Sums:
 
 @final
 class SharedGraph:
-    """The graph on one device."""
+    """A graph shared by all sequences, on one device."""
 
     def __init__(self, graph: StateGraph, device: torch.device) -> None:
         source, target = torch.from_numpy(graph.source), torch.from_numpy(graph.target)
@@ -99,7 +99,7 @@ class SharedGraph:
 
 
 def _sparse(row: Tensor, column: Tensor, value: Tensor, size: int) -> Tensor:
-    """Return a matrix (size, size) of these elements, rows compressed."""
+    """Return a sparse matrix (size, size) of these elements, in compressed rows."""
     with warnings.catch_warnings():
         warnings.simplefilter("ignore", UserWarning)  # torch calls such matrices a beta
         return torch.sparse_coo_tensor(torch.stack([row, column]), value, (size, size)).coalesce().to_sparse_csr()
@@ -192,7 +192,7 @@ class OwnGraphs:
 
 
 def _padded(parts: Sequence[npt.NDArray[np.generic]], value: float) -> list[npt.NDArray[np.generic]]:
-    """Return tables (K, M) with so many columns as the widest of them."""
+    """Pad tables to the columns of the widest: (K, M) each."""
     widest = max(part.shape[1] for part in parts)
     return [np.pad(part, ((0, 0), (0, widest - part.shape[1])), constant_values=value) for part in parts]
 

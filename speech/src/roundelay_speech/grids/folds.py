@@ -50,7 +50,7 @@ class Folds:
 
 @dataclass(frozen=True)
 class Pooled:
-    """Word errors of all speakers, each recognised by a model that never heard them."""
+    """The word errors of all speakers, each recognised by a model that never heard them."""
 
     name: str
     score: Score
@@ -58,18 +58,18 @@ class Pooled:
 
     @property
     def text(self) -> str:
-        """Word errors of all, of women and men, and of every speaker, with intervals."""
+        """Text on the word errors of all, of women and men, and of every speaker, with intervals."""
         known = any(by_gender(self.score, self.groups))
         wanted = OutputOptions(interval=True, unit="speakers", per_speaker=True, by=GENDER if known else "")
         return describe(self.name, self.score, self.groups, wanted)
 
 
 def plan_folds(source: str, overrides: Sequence[str], count: int, folder: Path | None = None) -> Folds:
-    """Return the trainings to do.
+    """Plan the trainings of a recipe in folds.
 
     Args:
-        count: of folds.
-        folder: for all of it; None: exp/RECIPE/folds-COUNT.
+        count: number of folds.
+        folder: folder of all runs; None: exp/RECIPE/folds-COUNT.
 
     Raises:
         UserError: no such recipe or corpus; fewer speakers than folds; a model or features that may know the speakers
@@ -87,7 +87,7 @@ def plan_folds(source: str, overrides: Sequence[str], count: int, folder: Path |
 
 
 def _check_unheard(recipe: Recipe, corpus: Corpus) -> None:
-    """Raise a UserError where something that all folds would share knows the speakers who are left out."""
+    """Raise a UserError if something that all folds share was trained on the speakers who are left out."""
     if recipe.init.model is not None:
         raise UserError(
             f"init.model is {recipe.init.model}, which may have heard the speakers who are left out. Give "
@@ -103,7 +103,7 @@ def _check_unheard(recipe: Recipe, corpus: Corpus) -> None:
 
 
 def _cell(recipe: Recipe, made: Corpus, folder: Path) -> Cell:
-    """Return the training of a fold: the recipe's, on its corpus."""
+    """Return the training of a fold: that of the recipe, on the fold's corpus."""
     name, training = made.folder.name, recipe.training
     own = replace(
         recipe,
@@ -132,7 +132,7 @@ def run_folds(
 
 
 class _FoldWork(RecipeWork):
-    """Work of a fold: its corpus and its alignment come before the training."""
+    """The work on a fold: its corpus and its alignment come before the training."""
 
     def __init__(self, folds: Folds, cell: Cell, decode: bool, progress: Progress, interrupt: Interrupt) -> None:
         super().__init__(cell, decode, progress, interrupt)
@@ -148,7 +148,7 @@ class _FoldWork(RecipeWork):
 
 
 def _pooled(folds: Folds) -> Pooled:
-    """Return the errors of all folds together, and write them.
+    """Pool the errors of all folds, and write them.
 
     Raises:
         UserError: a fold diverged, so that there is nothing to score.

@@ -29,7 +29,7 @@ OURS = ("strategy", "options", "learners", "seed", "stragglers")  # of section `
 
 @dataclass(frozen=True)
 class RecipeGrid(Grid):
-    """The runs to compare of a recipe, `base`."""
+    """The grid of runs of a recipe, `base`."""
 
     base: Recipe
 
@@ -51,7 +51,7 @@ class RecipeGrid(Grid):
 
     @property
     def about_time(self) -> str:
-        """Text that says which seconds are meant; empty where they are real."""
+        """Text on the kind of seconds; "" if they are real."""
         if self.base.training.runtime != "sim":
             return ""
         cost = self.base.cost
@@ -69,14 +69,14 @@ class RecipeGrid(Grid):
 
 
 def plan(source: str, overrides: Sequence[str], wanted: Contenders, folder: Path | None = None) -> RecipeGrid:
-    """Return the grid over a recipe. One learner stands for the baseline, `sgd`, which is always in it.
+    """Plan the grid over a recipe. One learner stands for the baseline, `sgd`, which is always in it.
 
     An override with several values is an axis (`compare.axes`). Options that `tune` names are chosen on dev for every
     cell of the other axes, under the recipe's seed; the seeds that judge then come after it.
 
-    In the simulator a gradient costs in proportion to its frames, at one price for all trainings. Where the recipe does
+    In the simulator a gradient costs in proportion to its frames, at one price for all trainings. If the recipe does
     not say for how many frames or sequences `cost.gradient` is, it is for one minibatch of a learner; if minibatches
-    are an axis, for the recipe's own, in the recipe's own unit.
+    are an axis, for the recipe's own, in its own unit.
 
     Raises:
         UserError: no such recipe, strategy or option; an override of an option that the grid sets; numbers that are no
@@ -107,10 +107,8 @@ def plan(source: str, overrides: Sequence[str], wanted: Contenders, folder: Path
 
 
 def _size_of_price(source: str, axes: Axes, base: Recipe) -> MinibatchSize:
-    """Return the minibatch whose gradient takes `cost.gradient` seconds, where the recipe says of no size.
-
-    Of an axis of minibatches the recipe's number is none of the grid's, so it is read in the unit it was written for,
-    and not in that of an override: 2,048 frames are not 2,048 utterances.
+    """Return the minibatch whose gradient takes `cost.gradient` seconds, if the recipe names no size. If minibatches
+    are an axis, the recipe's number keeps its own unit, not that of an override: 2,048 frames are not 2,048 utterances.
     """
     if not any(axis.key in (TOTAL, PER_LEARNER) for axis in (*axes.compared, *axes.tuned)):
         return base.training.size
@@ -119,8 +117,7 @@ def _size_of_price(source: str, axes: Axes, base: Recipe) -> MinibatchSize:
 
 
 def _check_lengths(grid: RecipeGrid, number: int) -> None:
-    """Raise a UserError where `number` sequences have the price of a gradient, and those of two cells are not equally
-    long."""
+    """Raise a UserError if gradients are priced by `number` sequences, and sequences of two cells differ in length."""
     found: dict[int | None, Configuration] = {}
     for cell in grid.every_cell:
         found.setdefault(getattr(of_recipe(cell.configuration).base.model, "chunk", None), cell.configuration)
@@ -135,7 +132,7 @@ def _check_lengths(grid: RecipeGrid, number: int) -> None:
 
 
 def _priced(recipe: Recipe, size: MinibatchSize) -> Recipe:
-    """Return the recipe with the price of a gradient that the whole grid has, of a minibatch of this size."""
+    """Return the recipe with the whole grid's price of a gradient, for a minibatch of this size."""
     if recipe.training.runtime != "sim":
         return recipe
     return dataclasses.replace(recipe, cost=recipe.cost.per_minibatch(size))
@@ -190,7 +187,7 @@ class _Maker:
         return RecipeConfiguration(strategy, learners, stragglers, tuple(values), name, recipe)
 
     def _known(self, row: RecipeConfiguration) -> RecipeConfiguration:
-        """Return the configuration; a UserError where another one would have the same directories."""
+        """Return the configuration; raise a UserError if another one would have the same directories."""
         other = self._named.setdefault(row.stem, row)
         if (other.strategy, other.base) != (row.strategy, row.base):
             raise UserError(
@@ -200,7 +197,7 @@ class _Maker:
         return other
 
     def _recipe(self, overrides: tuple[str, ...]) -> Recipe:
-        """Return the recipe at these values, with the price of a gradient that the whole grid has."""
+        """Return the recipe with these overrides, and the whole grid's price of a gradient."""
         if overrides not in self._recipes:
             recipe = load_recipe(self.source, [*self.axes.overrides, *overrides])
             self._recipes[overrides] = _priced(recipe, self.price)
@@ -212,7 +209,7 @@ def _length(chunk: int | None) -> str:
 
 
 def _value(recipe: Recipe, key: str, written: str | None) -> Any:
-    """Return the value of an option; of a whole section as it was written."""
+    """Return the value of a recipe's option; for a whole section, the text as written."""
     value = plain(recipe)
     for part in key.split("."):
         value = value.get(part) if isinstance(value, dict) else None

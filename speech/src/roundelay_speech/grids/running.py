@@ -32,12 +32,11 @@ from roundelay_speech.recognition.recognise import recognise
 
 
 def check_data(grid: Grid) -> None:
-    """Find out before the first training whether the corpora and alignments are there, rather than once for each cell.
-
-    A cell that has ended needs neither.
+    """Check before the first training that the corpora and alignments of all cells are there. A cell that has ended
+    needs neither.
 
     Raises:
-        UserError: one of them is missing, or no corpus or alignment; names its folder.
+        UserError: a corpus or alignment is missing or of another kind; names its folder.
     """
     recipes = [of_recipe(cell.configuration).base for cell in grid.every_cell if not (cell.exp / Results.FILE).exists()]
     for corpus in dict.fromkeys(recipe.corpus for recipe in recipes):
@@ -47,11 +46,11 @@ def check_data(grid: Grid) -> None:
 
 
 class RecipeWork(CellWork):
-    """Work of a cell that trains a recipe.
+    """The work on a cell that trains a recipe.
 
     Args:
-        epochs_of: seeds under which the model of every epoch is kept, and decoded with the one that the run leaves.
-        first: tells other hosts each training.
+        epochs_of: seeds under which the model of every epoch is kept and decoded, besides the one that the run leaves.
+        first: tells the other hosts of each training; None: there are no others.
     """
 
     def __init__(
@@ -82,7 +81,7 @@ class RecipeWork(CellWork):
         return not self.decode or self._decode(recipe)
 
     def _decode(self, recipe: Recipe) -> bool:
-        """Decode the rest; return False if interrupted."""
+        """Decode the models of the cell that are not decoded yet; return False if interrupted."""
         exp = self.cell.exp
         if not set(recipe.decode.splits) <= set(Results.read(exp).wer):
             if diverged(load_run(exp)):
@@ -97,12 +96,12 @@ class RecipeWork(CellWork):
 
 @dataclass(frozen=True)
 class RecipeConfiguration(Configuration):
-    """Everything of a training of a recipe but its seed."""
+    """Everything that defines a training of a recipe except its seed."""
 
     base: Recipe  # with the values of the axes
 
     def recipe(self, seed: int) -> Recipe:
-        """Return the recipe of a training under `seed`; of a virtual cluster its first learners take part.
+        """Return the recipe of a training under `seed`; of a virtual cluster, its first learners take part.
 
         Raises:
             UserError: the recipe, or its virtual cluster, does not allow so many learners.
@@ -122,7 +121,7 @@ class RecipeConfiguration(Configuration):
 
 
 def of_recipe(configuration: Configuration) -> RecipeConfiguration:
-    """Return the same configuration, which is a recipe's: of a grid over a recipe all are."""
+    """Return a configuration of a grid over a recipe, checked to be a recipe's."""
     assert isinstance(configuration, RecipeConfiguration)
     return configuration
 
@@ -137,14 +136,14 @@ def recipe_of(cell: Cell) -> Recipe:
 
 
 class Directories:
-    """Run directories of the trainings of a recipe in a folder, found by name, or else by their recipe."""
+    """The run directories of a recipe's trainings in a folder, found by name, or else by their recipe."""
 
     def __init__(self, folder: Path) -> None:
         self.folder = folder
         self._read: dict[Path, dict[str, Any]] = {}
 
     def cell(self, configuration: Configuration, seed: int) -> Cell:
-        """Return the cell with its directory: that of its name, unless another has its training already."""
+        """Return the cell with its directory: the one of its name, unless another already has its training."""
         usual = self.folder / f"{configuration.stem}-seed{seed}"
         with suppress(UserError):  # a recipe that cannot be trained is told when its turn comes
             recipe = of_recipe(configuration).recipe(seed)

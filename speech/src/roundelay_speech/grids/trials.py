@@ -20,12 +20,12 @@ from roundelay_speech.grids.running import Directories, RecipeWork, check_data, 
 from roundelay_speech.recipes.recipe import load_recipe
 
 FACTORS = (0.5, 1.0, 2.0, 4.0)
-"""Rates that are tried unless others are given, times the recipe's."""
+"""Factors on the recipe's learning rate that are tried by default."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class RecipeTrials(Trials):
-    """Trainings of a recipe."""
+    """Trainings of a recipe for scaling."""
 
     source: str  # the recipe
     overrides: tuple[str, ...]  # for every training
@@ -41,8 +41,8 @@ class RecipeTrials(Trials):
         folder: Path,
         wer: bool = False,
     ) -> "RecipeTrials":
-        """Return the trials of a recipe at these rates, or at those of `FACTORS`; with `wer` those that judge are
-        decoded.
+        """Return the trials of a recipe at the learning rates `rates`, or at those of `FACTORS`; with `wer`, runs that
+        judge are decoded.
 
         Raises:
             UserError: as `plan`.

@@ -30,7 +30,7 @@ UNLIMITED = 2**31 - 1
 
 @dataclass(frozen=True, eq=False)
 class UtteranceGraph:
-    """States that an utterance of given words may go through, as a graph."""
+    """The graph of the states that an utterance of given words may pass through."""
 
     fst: Fst  # input label = place in `pdfs` + 1, output label = width * phone + state + 1
     pdfs: Int32  # (U,) those that occur in the graph, ascending: only their likelihoods are needed
@@ -39,7 +39,7 @@ class UtteranceGraph:
 
 @dataclass(frozen=True, eq=False)
 class Aligned:
-    """Best path of an utterance: tied state, phone and state of each frame, (T,)."""
+    """The best path of an utterance: tied state, phone and state of each frame, (T,)."""
 
     pdfs: Int32
     phones: npt.NDArray[np.int16]
@@ -54,7 +54,7 @@ def shortest(words: Sequence[str], lexicon: Lexicon) -> int:
 
 @dataclass(frozen=True)
 class _Phones:
-    """Phones and who may follow whom; place 0 is the start, before any phone."""
+    """Phones and the phones that may follow each; place 0 is the start, before any phone."""
 
     phone: list[int]  # by place
     after: list[list[tuple[int, float]]]  # by place: (place, cost of going there)
@@ -94,7 +94,7 @@ def _phone_lattice(words: Sequence[str], lexicon: Lexicon, silence_probability: 
 def utterance_graph(
     words: Sequence[str], lexicon: Lexicon, tying: Tying, silence_probability: float = 0.5
 ) -> UtteranceGraph:
-    """Write down the graph of an utterance."""
+    """Build the graph of the states that an utterance of these words may pass through."""
     lattice = _phone_lattice(words, lexicon, silence_probability)
     looks_left, looks_right = tying.context > 1, tying.context > 2
     # An instance is a phone (by place) between neighbours; those a tying does not look at are EDGE.
@@ -133,8 +133,8 @@ def utterance_graph(
 
 
 def phone_loop(tying: Tying) -> UtteranceGraph:
-    """Return any phones in any order, by a tying that ignores neighbours: no words can fit better, but for the cost of
-    silences."""
+    """Build the graph of any phones in any order, by a tying that ignores neighbours: no words fit better, apart from
+    the cost of silences."""
     # All phones come from one state and lead back to it: with an arc for each pair a search takes thrice as long.
     number = {(phone, EDGE, EDGE): phone - 1 for phone in range(1, len(tying.phones) + 1)}
     links = [(-1, target, 0.0) for target in number.values()]
@@ -149,8 +149,8 @@ def _with_states(
     tying: Tying,
     back: bool = False,
 ) -> UtteranceGraph:
-    """Return the states of each instance, one after the other from 1 on; state 0 is the start, and with `back` every
-    instance leads back there."""
+    """Build the graph of the states of all phones' instances, numbered from 1 on; state 0 is the start, to which with
+    `back` every instance leads."""
     keys = np.array(list(number))
     phone = np.array(phone_at)[keys[:, 0]]
     silence = phone == SILENCE

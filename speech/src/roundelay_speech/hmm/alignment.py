@@ -47,7 +47,7 @@ FAILURES_SHOWN = 5  # utterances left out that a summary names
 
 @dataclass(frozen=True)
 class AlignSummary:
-    """Content of align.json.
+    """The summary of an alignment, content of align.json.
 
     Attributes:
         aligned, utterances: how many were aligned, of how many; by split.
@@ -78,7 +78,7 @@ class AlignSummary:
     )  # not made now: it was there, from the same corpus and configuration
 
     def __str__(self) -> str:
-        """Return text for people."""
+        """Return the summary in words."""
         parts = [f"{self.aligned[s]} of {n} {s}" for s, n in self.utterances.items()]
         text = f"aligned {', '.join(parts)} utterances; {self.num_pdfs} pdfs, {100 * self.silence_share:.1f} % silence"
         asked = self.config.get("tied_states")
@@ -92,7 +92,7 @@ class AlignSummary:
         return f"{text} (there already, from the same corpus and configuration)" if self.again else text
 
     def _why_other(self) -> str:
-        """Return the reason why there are not as many tied states as were asked for."""
+        """Return the reason why there are fewer tied states than asked for."""
         if self.num_pdfs > self.config["tied_states"]:
             return "every state of every phone has one at least"
         return (
@@ -138,7 +138,7 @@ class Alignment:
         return cls(folder, pdf, phones, states, tree.num_pdfs, tree.tying(), tree, summary)
 
     def counts(self, frames: npt.NDArray[np.bool_] | None = None) -> npt.NDArray[np.int64]:
-        """Return (S,) frames of each pdf, of all aligned frames or of those in the mask (T,): the prior of the pdfs."""
+        """Count the frames of each pdf, (S,), among all aligned frames or those in the mask (T,)."""
         pdf = self.pdf if frames is None else self.pdf[frames]
         return np.bincount(pdf[pdf >= 0], minlength=self.num_pdfs)
 

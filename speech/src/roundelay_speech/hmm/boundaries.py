@@ -89,22 +89,22 @@ Begins = list[tuple[str, float]]
 
 @dataclass(frozen=True, eq=False)
 class BoundaryErrors:
-    """Aligned minus known beginning of every phone that both have."""
+    """The errors of aligned beginnings of phones: aligned minus known, in seconds, for every phone that both have."""
 
     seconds: npt.NDArray[np.float64]  # (compared,)
     unmatched: int  # aligned phones that the synthesiser did not say, or not there
 
     @property
     def median_ms(self) -> float:
-        """Median of the absolute errors."""
+        """Median of the absolute errors, ms."""
         return 1000 * float(np.median(np.abs(self.seconds)))
 
     def within(self, seconds: float) -> float:
-        """Return the share of errors that are no larger."""
+        """Return the share of errors of at most `seconds`."""
         return float((np.abs(self.seconds) <= seconds + 1e-9).mean())
 
     def __str__(self) -> str:
-        """Return text for people."""
+        """Return the errors in words."""
         return (
             f"phones begin {self.median_ms:.1f} ms from where they were synthesised (median of {len(self.seconds):,}); "
             f"{100 * self.within(0.02):.0f} % within 20 ms, {100 * self.within(0.05):.0f} % within 50 ms; "
@@ -113,7 +113,7 @@ class BoundaryErrors:
 
 
 def synthesised_boundaries(corpus: Corpus, alignment: Path) -> list[str]:
-    """Return a line for each split of a synthesised corpus, none for speech whose times are unknown."""
+    """Return a line on boundary errors for each split of a synthesised corpus; none for speech with unknown times."""
     times = corpus.folder / PHONE_TIMES
     if not times.is_file():
         return []
@@ -127,7 +127,7 @@ def synthesised_boundaries(corpus: Corpus, alignment: Path) -> list[str]:
 def boundary_errors(
     alignment: Alignment, store: FeatureStore, times: Path, utterances: Sequence[str]
 ) -> BoundaryErrors:
-    """Compare those of these utterances that are aligned with the phone times in a file of the synthesiser.
+    """Compare the aligned phones of `utterances` (those that are aligned) with the times in a file of the synthesiser.
 
     Raises:
         UserError: the file is missing or is not one of phone times; no phone could be compared.

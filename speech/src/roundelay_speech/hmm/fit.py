@@ -51,7 +51,7 @@ SUSPECTS_SHOWN = 8
 
 @dataclass(frozen=True)
 class Fit:
-    """Fit of the utterances of a corpus to their transcripts."""
+    """The fit of the utterances of a corpus to their transcripts."""
 
     fits: Mapping[str, float]  # fit by id
     suspects: Sequence[str]  # those that fit hardly better than words of others, the worst first
@@ -93,8 +93,8 @@ def warnings(fit: Mapping[str, Any] | None, folder: Path) -> list[str]:
 
 @dataclass(frozen=True, eq=False)
 class FitConfig:
-    """The way utterances were aligned, and are scored again: lexicon, states of silence, scale of log-likelihoods,
-    beams."""
+    """Options by which utterances were aligned, and are scored again: lexicon, states of silence, scale of
+    log-likelihoods, beams."""
 
     lexicon: Lexicon
     silence_states: int
@@ -109,7 +109,7 @@ def check_fit(
     """Compare every aligned utterance with transcripts of others.
 
     Args:
-        frames: (T, D) the features of the mixtures.
+        frames: (T, D) features for the mixtures.
         run: workers that have these frames.
 
     Returns:
@@ -161,7 +161,7 @@ def _fit(scored: Scored, own: float | None) -> float:
 
 
 def _folds(task: Task, seed: int) -> dict[str, int]:
-    """Return the fold of every training utterance."""
+    """Assign a fold to every training utterance."""
     training = [spoken.id for spoken in task.training if spoken.id not in task.failed]
     order = stream(seed, "fit", "folds").permutation(len(training))
     return {training[i]: place % FOLDS for place, i in enumerate(order)}
@@ -170,7 +170,7 @@ def _folds(task: Task, seed: int) -> dict[str, int]:
 def _models(
     task: Task, tying: Tying, labels: Labels, frames: Float32, fold_of: Mapping[str, int], scratch: Path, seed: int
 ) -> list[Path]:
-    """Return monophone mixtures for each fold, of the other folds' frames."""
+    """Train monophone mixtures for each fold on the other folds' frames; return their files."""
     files = []
     names = list(fold_of)
     for fold in range(FOLDS):
@@ -204,7 +204,7 @@ def _mixtures(frames: Float32, pdfs: npt.NDArray[np.int32], num_pdfs: int, rng: 
 
 
 def _others(spoken: Mapping[str, Spoken], names: Sequence[str], lexicon: Lexicon, seed: int) -> dict[str, list[str]]:
-    """Return for every utterance, others of like length that say something else."""
+    """Return, for every utterance, others of similar length with other words."""
     length = {name: shortest(spoken[name].words, lexicon) for name in names}
     order = sorted(names, key=lambda name: (length[name], name))
     found: dict[str, list[str]] = {}
@@ -223,7 +223,7 @@ def _others(spoken: Mapping[str, Spoken], names: Sequence[str], lexicon: Lexicon
 
 
 def _partners(spoken: Mapping[str, Spoken], names: Sequence[str], lexicon: Lexicon) -> dict[str, list[str]]:
-    """Return for each utterance, the others of these that say something else, short enough for its frames."""
+    """Return, for each of `names`, the others with other words that are short enough for its frames."""
     length = {name: shortest(spoken[name].words, lexicon) for name in names}
     return {
         one: [o for o in names if spoken[o].words != spoken[one].words and length[o] <= spoken[one].frames]
@@ -235,8 +235,8 @@ def _swapped(names: Sequence[str], gains: Mapping[tuple[str, str], float], least
     """Return pairs that fit better with each other's transcripts, the surest first; each utterance once.
 
     Args:
-        gains: in fit, of the first of a pair with the transcript of the second; missing: it was not tried.
-        least: that a pair must gain together.
+        gains: gain in fit of a pair's first utterance with the transcript of the second; missing if not tried.
+        least: least gain that a pair must have together.
     """
     pairs = [
         (gains[pair] + gains[pair[::-1]], pair)

@@ -55,7 +55,7 @@ _MONO, _TREE = "mono.npz", "tree.json"
 
 @dataclass
 class Unfinished:
-    """State of a training that is kept after each pass of EM."""
+    """The state of an unfinished alignment, saved after each pass of EM."""
 
     folder: Path  # of its files
     identity: Mapping[str, Any]  # of the corpus, the options and the version
@@ -63,8 +63,8 @@ class Unfinished:
 
     @classmethod
     def of(cls, out: Path, task: Task) -> tuple["Unfinished", str]:
-        """Return the state that is kept in the folder of an alignment, if it is of this one; and a remark on the state
-        that was there."""
+        """Read the state saved in the folder of an alignment, if it is of this task; return it, and a remark on a state
+        found there."""
         identity = {"fingerprint": task.fingerprint, "config": dict(task.config), "version": __version__}
         found = cls(out / UNFINISHED_FOLDER, identity)
         if not (found.folder / STATE_JSON).is_file():
@@ -79,16 +79,16 @@ class Unfinished:
         return found, f"going on after {found.describe()}"
 
     def describe(self) -> str:
-        """Return passes that are done so far, in words."""
+        """Return the passes that are done, in words."""
         return f"pass {self.told['passes']} of {self.told['of']} of {self.told['stage']}"
 
     @property
     def stage(self) -> str:
-        """The stage that passes are kept of; empty where none are."""
+        """Stage of the saved passes; "" if there are none."""
         return str(self.told.get("stage", ""))
 
     def restore(self, labels: Labels, task: Task, log: list[dict[str, Any]]) -> None:
-        """Put back the labels, the failures and the log as they were after the last pass that is kept."""
+        """Restore the labels, the failures and the log of the last saved pass."""
         with open(self.folder / self.told["labels"], "rb") as raw, np.load(raw, allow_pickle=False) as file:
             for name in ("pdf", "phones", "states"):
                 getattr(labels, name)[:] = file[name]
@@ -99,18 +99,18 @@ class Unfinished:
         log[:] = self.told["log"]
 
     def passes(self, stage: str) -> tuple[int, Mixtures | None]:
-        """Return the number of passes of a stage that are done, and the mixtures after them."""
+        """Return the number of saved passes of a stage, and the mixtures after them."""
         if self.stage != stage:
             return 0, None
         return int(self.told["passes"]), load_mixtures(self.folder / self.told["mixtures"])
 
     def after_monophones(self) -> tuple[Mixtures, DecisionTree, int]:
-        """Return the monophones, the tree that was grown on their labels, and how many contexts it has seen."""
+        """Return the saved monophones, the tree grown on their labels, and the number of contexts that it has seen."""
         tree = DecisionTree.from_json(read_json(self.folder / _TREE))
         return load_mixtures(self.folder / _MONO), tree, int(self.told["contexts_seen"])
 
     def keep_monophones(self, mono: Mixtures, tree: DecisionTree, contexts_seen: int) -> None:
-        """Keep the beginning of the triphones' passes; it counts with the first of them."""
+        """Save the beginning of the triphones' passes, which counts once the first of them is saved."""
         self.folder.mkdir(parents=True, exist_ok=True)
         save_mixtures(self.folder / _MONO, mono)
         write_json(self.folder / _TREE, tree.to_json())
@@ -125,11 +125,11 @@ class Unfinished:
         task: Task,
         log: list[dict[str, Any]],
     ) -> None:
-        """Keep the result of a pass.
+        """Save the result of a pass.
 
         Args:
-            passes: those that are done, and all of the stage.
-            labels: of the training split; None: as they were after the pass before.
+            passes: number of passes done, and of all passes of the stage.
+            labels: labels of the training split; None: unchanged since the pass before.
         """
         self.folder.mkdir(parents=True, exist_ok=True)
         name = f"{stage}-{passes[0]}.npz"
@@ -157,12 +157,12 @@ class Unfinished:
                 (self.folder / before[key]).unlink(missing_ok=True)
 
     def done(self) -> None:
-        """Remove the folder: the alignment is finished."""
+        """Remove the saved state, once the alignment is finished."""
         shutil.rmtree(self.folder, ignore_errors=True)
 
 
 def kept_in(out: Path) -> str:
-    """Return passes that an interrupted alignment has kept in its folder, in words; empty: nothing."""
+    """Return words on the passes that an interrupted alignment has saved in its folder; "" if there are none."""
     try:
         told = read_checked(out / UNFINISHED_FOLDER / STATE_JSON, "")
         return Unfinished(out / UNFINISHED_FOLDER, {}, told).describe()
@@ -175,7 +175,7 @@ MOST_SILENCE_STATES = 9
 
 @dataclass(frozen=True)
 class AlignConfig:
-    """The schedule of a flat start and its numbers; the defaults suit an hour of speech."""
+    """The options of a flat start; the defaults suit an hour of speech."""
 
     tied_states: Count = 500
     """Tied states, at most; each needs align.min_leaf_frames frames."""
@@ -282,7 +282,7 @@ def train_alignments(
 
 
 def _kept(out: Path, task: Task, progress: Progress) -> Unfinished:
-    """Return the state that an interrupted run has left, which is said."""
+    """Return the state that an interrupted run has left, and show a remark on it."""
     kept, remark = Unfinished.of(out, task)
     if remark:
         mention(progress, "what was trained before", remark)
@@ -290,8 +290,8 @@ def _kept(out: Path, task: Task, progress: Progress) -> Unfinished:
 
 
 def _trained(training: "EmTraining", lexicon: Lexicon) -> tuple[Mixtures, Mixtures, DecisionTree, int]:
-    """Return monophones, triphones and their tree, and how many contexts it has seen; from where an interrupted run
-    was."""
+    """Train monophones and triphones, from where an interrupted run was; return both, the tree, and the number of
+    contexts that it has seen."""
     config, kept = training.config, training.kept
     assert kept is not None
     single = untied(lexicon.phones, config.silence_states)
@@ -323,7 +323,7 @@ def _grown(statistics: Statistics, phones: tuple[str, ...], config: AlignConfig)
 
 @dataclass(frozen=True, eq=False)
 class EmTraining:
-    """Mixtures in training: the frames they learn from, and the alignment that gets better with them."""
+    """A training of mixtures by EM: the frames they learn from, and the alignment that improves with them."""
 
     task: Task
     frames: Float32  # (T, D)
@@ -336,7 +336,8 @@ class EmTraining:
     kept: Unfinished | None = None  # state kept after each pass; None: nothing
 
     def flat_start(self, lexicon: Lexicon, tying: Tying) -> None:
-        """Label frames by equal parts for all states of silence, each word's first pronunciation, silence."""
+        """Label the frames of each utterance in equal parts by the states of silence, each word's first pronunciation,
+        and silence."""
         self.task.complain(self.config.failure_share)
         for spoken in self.task.training:
             phones = [
@@ -386,7 +387,7 @@ class EmTraining:
         return mixtures
 
     def realign(self, what: Pass) -> dict[str, Any]:
-        """Align the training utterances anew; an utterance without a path keeps its old alignment."""
+        """Align the training utterances anew; those without a path keep their old alignment."""
         before = self.labels.pdf.copy()
         training = self.task.training
         lost = self.task.align_all(self.run, ((s.id, None) for s in training), what, self.labels, Silent())
@@ -409,7 +410,7 @@ class EmTraining:
         return np.concatenate([self.frames[span] for span in spans]), np.concatenate(context)
 
     def retie(self, tree: DecisionTree) -> None:
-        """Give every training frame the pdf that the tree has for its state in context."""
+        """Relabel every training frame with the tree's pdf for its state in context."""
         table = tree.tying().table
         for spoken in self.task.training:
             span = slice(spoken.first, spoken.first + spoken.frames)
@@ -417,13 +418,13 @@ class EmTraining:
             self.labels.pdf[span] = table[tuple(context.T)]
 
     def save(self, name: str, mixtures: Mixtures) -> Path:
-        """Put mixtures where workers find them, under a new name for every version; return the path."""
+        """Write mixtures to a file that workers can open, with a new name for every version; return the path."""
         path = self.scratch / f"{name}.npz"
         save_mixtures(path, mixtures)
         return path
 
     def tree_file(self, tree: DecisionTree, stage: str) -> Path:
-        """Put the tying where workers find it."""
+        """Write the tying to a file that workers can open; return the path."""
         path = self.scratch / f"{stage}.json"
         if not path.exists():
             write_json(path, tree.to_json())

@@ -60,7 +60,7 @@ class Mixtures:
         return _linear_form(self.weights, self.means, self.variances)
 
     def loglikes(self, frames: Float32, pdfs: Ints | None = None) -> Float32:
-        """Return (T, S) log-likelihoods of frames (T, D); or of the pdfs asked for only, (T, len(pdfs))."""
+        """Return the log-likelihoods (T, S) of frames (T, D), or only those of `pdfs`, (T, len(pdfs))."""
         starts, ends = self.first[:-1], self.first[1:]
         if pdfs is not None:
             starts, ends = starts[pdfs], ends[pdfs]
@@ -95,21 +95,19 @@ def _log_sum(scores: Float32) -> Float32:
 
 
 def _moments(frames: Float32) -> Float32:
-    """Return (T, 2 D + 1): frames, their squares, and ones."""
+    """Return the moments of frames, (T, 2 D + 1): frames, their squares, and ones."""
     return np.concatenate([frames, frames * frames, np.ones((len(frames), 1), np.float32)], axis=1)
 
 
 def _linear_form(weights: Float64, means: Float64, variances: Float64) -> Float32:
-    """Return (G, 2 D + 1): its product with the moments of a frame is log w N(x) of every component."""
+    """Return the matrix (G, 2 D + 1) whose product with a frame's moments is log w N(x) of every component."""
     offset = np.log(weights) - 0.5 * (np.log(2 * np.pi * variances) + means * means / variances).sum(1)
     return np.concatenate([means / variances, -0.5 / variances, offset[:, None]], axis=1).astype(np.float32)
 
 
 def single_gaussians(frames: Float32, pdfs: Ints, num_pdfs: int) -> Mixtures:
-    """Return one Gaussian per pdf; a pdf with few frames gets the variance of all frames, without any, their mean too.
-
-    `pdfs` (T,) holds -1 for frames of none; "all frames" are the others.
-    """
+    """Return one Gaussian per pdf. A pdf with few frames gets the variance of all frames, one without any also their
+    mean. `pdfs` (T,) is -1 for frames of no pdf, which do not count among "all frames"."""
     used = frames[pdfs >= 0]
     mean, variance = used.mean(0, dtype=np.float64), used.var(0, dtype=np.float64)
     floor = RELATIVE_VARIANCE_FLOOR * variance
@@ -128,7 +126,8 @@ Part = tuple[Float64, Float64, Float64]
 
 
 def reestimate(mixtures: Mixtures, frames: Float32, pdfs: Ints, rounds: int = 2) -> Mixtures:
-    """Run some rounds of EM on the frames (T, D) of each pdf; `pdfs` (T,) holds -1 for frames of none."""
+    """Return the mixtures after some rounds of EM on the frames (T, D) of each pdf; `pdfs` (T,) is -1 for frames of no
+    pdf."""
     rows = rows_of(pdfs, mixtures.num_pdfs)
     return joined(reestimate_some(mixtures, frames, rows, range(mixtures.num_pdfs), rounds), mixtures.floor)
 
@@ -136,8 +135,8 @@ def reestimate(mixtures: Mixtures, frames: Float32, pdfs: Ints, rounds: int = 2)
 def reestimate_some(
     mixtures: Mixtures, frames: Float32, rows: Sequence[Ints], some: range, rounds: int = 2
 ) -> list[Part]:
-    """Return the same for some pdfs only: each is a problem of its own. `rows` holds the frames of each, as of
-    `rows_of`."""
+    """Run rounds of EM for the pdfs in `some` alone, which are independent of others. `rows` has the frames of each
+    pdf, as from `rows_of`."""
     parts = []
     for pdf in some:
         own = slice(mixtures.first[pdf], mixtures.first[pdf + 1])
@@ -151,7 +150,7 @@ def reestimate_some(
 
 
 def _em(part: Part, moments: Float32, floor: Float64) -> Part:
-    """Run one round for one pdf; `moments` as of `_moments`."""
+    """Run one round of EM for one pdf, on its frames' `moments`, as from `_moments`."""
     scores = moments @ _linear_form(*part).T
     scores -= scores.max(1, keepdims=True)
     posteriors = np.exp(scores, out=scores)
@@ -191,20 +190,20 @@ def split(mixtures: Mixtures, frames: Ints, components: int, rng: np.random.Gene
 
 
 def joined(parts: Sequence[Part], floor: Float64) -> Mixtures:
-    """Return the mixtures of all pdfs, in order."""
+    """Join the parts of all pdfs, in order, to mixtures."""
     weights, means, variances = (np.concatenate([part[i] for part in parts]) for i in range(3))
     return Mixtures(weights, means, variances, np.cumsum([0, *(len(part[0]) for part in parts)]), floor)
 
 
 def rows_of(pdfs: Ints, num_pdfs: int) -> list[npt.NDArray[np.int64]]:
-    """Return the frames of each pdf."""
+    """Return the numbers of the frames of each pdf."""
     order = np.argsort(pdfs, kind="stable")
     bounds = np.searchsorted(pdfs[order], np.arange(num_pdfs + 1))
     return [order[a:b] for a, b in itertools.pairwise(bounds)]
 
 
 def save_mixtures(path: Path, mixtures: Mixtures) -> None:
-    """Write an .npz file."""
+    """Write mixtures as an .npz file."""
     with atomic_write(path) as file:
         np.savez(
             file,
@@ -220,7 +219,7 @@ def load_mixtures(path: Path) -> Mixtures:
     """Read the file of `save_mixtures`.
 
     Raises:
-        UserError: missing or broken file.
+        UserError: the file is missing or broken.
     """
     try:
         with open(path, "rb") as raw, np.load(raw, allow_pickle=False) as file:
@@ -239,8 +238,8 @@ STD_FLOOR = 1e-5
 
 
 def cepstral_matrix(filters: int) -> Float32:
-    """Return (F, C): orthonormal type-2 cosine transform, times 1 + L/2 sin(pi n / L) so that all cepstra weigh
-    alike."""
+    """Return the matrix (F, C) from filterbanks to cepstra: the orthonormal type-2 cosine transform, times 1 + L/2
+    sin(pi n / L), so that all cepstra weigh alike."""
     n = np.arange(CEPSTRA)
     basis: npt.NDArray[np.float64] = np.sqrt(2 / filters) * np.cos(
         np.pi * n * (np.arange(filters)[:, None] + 0.5) / filters
@@ -251,7 +250,8 @@ def cepstral_matrix(filters: int) -> Float32:
 
 
 def deltas(frames: Float32, window: int = DELTA_WINDOW) -> Float32:
-    """Return slopes over 2 window + 1 frames by linear regression, (T, C) -> (T, C); edge frames are repeated."""
+    """Return the deltas of frames, (T, C) -> (T, C): slopes over 2 window + 1 frames by linear regression; edge frames
+    are repeated."""
     padded = np.pad(frames, ((window, window), (0, 0)), mode="edge")
     total = len(frames)
     slope = np.zeros_like(frames)
@@ -262,8 +262,8 @@ def deltas(frames: Float32, window: int = DELTA_WINDOW) -> Float32:
 
 
 def fill_deltas(frames: Float32, store: FeatureStore) -> Float32:
-    """Return (T, 3 C), whose first third is there: the others become deltas of it, utterance by utterance, and the
-    deltas of those."""
+    """Fill frames (T, 3 C), whose first third is given, with its deltas and second deltas, utterance by utterance;
+    return them."""
     width = frames.shape[1] // 3
     for start, end in itertools.pairwise(store.offsets):
         if end > start:
@@ -274,7 +274,7 @@ def fill_deltas(frames: Float32, store: FeatureStore) -> Float32:
 
 
 def all_cepstra(store: FeatureStore) -> Float32:
-    """Return (T, 3 C): cepstra with zero mean and unit variance per speaker, their deltas, and the deltas of those.
+    """Return (T, 3 C): cepstra with zero mean and unit variance per speaker, their deltas and second deltas.
 
     Frames are in the store's order; deltas do not look across utterances.
     """

@@ -43,7 +43,7 @@ class Spoken:
 
 @dataclass(frozen=True)
 class Pass:
-    """Models and beams of one pass."""
+    """The models and beams of one pass."""
 
     tree: Path  # file of the state tying; graphs are kept while it stays the same
     mixtures: Path | None  # file of the Gaussian mixtures; None when log-likelihoods come with the utterances
@@ -53,7 +53,7 @@ class Pass:
 
 @dataclass(frozen=True)
 class ToScore:
-    """One utterance and transcripts that it is to be compared with (see fit)."""
+    """An utterance, and the transcripts with which it is to be compared (see fit)."""
 
     id: str
     what: Pass  # its mixtures are of monophones
@@ -72,7 +72,7 @@ class Scored:
 
 @dataclass(frozen=True)
 class Material:
-    """Data a worker holds for good; `frames` is an .npy file of features, or None when scores come with utterances."""
+    """The data that a worker keeps; `frames` is an .npy file of features, or None if scores come with utterances."""
 
     spoken: Mapping[str, Spoken]
     lexicon: Lexicon
@@ -93,22 +93,22 @@ class Aligners:
     def __call__(
         self, utterances: Iterable[tuple[str, Float32 | None]], what: Pass
     ) -> Iterator[tuple[str, Aligned | None]]:
-        """Align; yields (id, alignment, or None without a path) in the order given.
+        """Align utterances; yield (id, alignment, or None without a path) in the order given.
 
         Args:
-            utterances: (id, (T, S) log-likelihoods, or None to have them from the mixtures).
+            utterances: (id, log-likelihoods (T, S), or None to compute them by the mixtures).
         """
         for outcome in self._workers.in_order(Worker.run, ((batch, what) for batch in batched(utterances, BATCH))):
             yield from outcome
 
     def scored(self, jobs: Iterable[ToScore]) -> Iterator[Scored]:
-        """Compare utterances with transcripts; in the order given."""
+        """Score utterances with transcripts; yield results in the order given."""
         for found in self._workers.in_order(Worker.score, batched(jobs, BATCH)):
             yield from found
 
     def reestimate(self, mixtures: Mixtures, file: Path, pdfs: Path) -> Mixtures:
-        """Run EM on the frames that `pdfs`, an .npy file, gives to each pdf; `file` holds the mixtures for the
-        workers."""
+        """Run EM in the workers; return the new mixtures. `pdfs` is an .npy file with the pdf of each frame, `file`
+        that of the mixtures for workers."""
         step = -(-mixtures.num_pdfs // EM_JOBS)
         jobs = [(file, pdfs, range(i, min(i + step, mixtures.num_pdfs))) for i in range(0, mixtures.num_pdfs, step)]
         parts = [part for some in self._workers.in_order(Worker.reestimate, jobs) for part in some]
@@ -119,15 +119,15 @@ class Aligners:
 def aligners(material: Material, workers: int = 0) -> Iterator[Aligners]:
     """Start the workers, 0 for as many as there are cores; they end with the block.
 
-    Even a single worker is a process of its own: it computes with one thread, and how many threads add up a matrix
-    product changes the last bits of it, which an alignment remembers.
+    Even a single worker is a process of its own, with one thread: the number of threads changes the last bits of matrix
+    products, and so alignments.
     """
     with start_workers(workers, Worker, material) as running:
         yield Aligners(running)
 
 
 class Worker:
-    """One process's share: reads models when they change, keeps graphs while the tying stays."""
+    """The part of a worker process: it reads models when they change, and keeps graphs while the tying stays."""
 
     def __init__(self, material: Material) -> None:
         self._material = material
@@ -170,7 +170,7 @@ class Worker:
         return Scored(job.id, scores, float(loglikes.max(1).mean()) / what.scale if loop is None else loop)
 
     def _take(self, tree: Path) -> Tying:
-        """Return the tying in a file; graphs are kept while it stays the same."""
+        """Return the tying in a file; drop graphs if it has changed."""
         if tree != self._tree or self._tying is None:
             self._tying, self._tree = DecisionTree.from_json(read_json(tree)).tying(), tree
             self._graphs, self._loop = {}, None

@@ -77,7 +77,7 @@ class Labels:
 
 @dataclass(frozen=True, eq=False)
 class Task:
-    """Utterances to be aligned, and those that cannot be."""
+    """A task of alignment: the utterances, and those that cannot be aligned."""
 
     spoken: Mapping[str, Spoken]  # by id; those with frames enough
     splits: Mapping[str, tuple[str, ...]]  # ids of all utterances, by split
@@ -118,7 +118,7 @@ class Task:
         return [self.spoken[name] for name in self.splits[TRAIN] if name in self.spoken]
 
     def already(self, out: Path) -> AlignSummary | None:
-        """Return the summary of this very alignment if `out` holds it."""
+        """Return the summary if `out` already holds this very alignment; else None."""
         there = read_summary(out)
         if there is None:
             return None
@@ -145,7 +145,7 @@ class Task:
         labels: Labels,
         progress: Progress,
     ) -> int:
-        """Align into `labels`; returns how many found no path."""
+        """Align utterances, and write their labels into `labels`; return the number without a path."""
         lost = 0
         for name, found in run(utterances, what):
             if found is None:
@@ -159,7 +159,7 @@ class Task:
         return lost
 
     def checked(self, name: str, loglikes: Float32, pdfs: int) -> Float32:
-        """Return the log-likelihoods of an utterance, if they are usable."""
+        """Check the log-likelihoods of an utterance, and return them."""
         expected = self.spoken[name].frames, pdfs
         if loglikes.shape != expected:
             raise UserError(f"{name}: log-likelihoods are {loglikes.shape}, expected (frames, pdfs) = {expected}.")
@@ -191,9 +191,9 @@ class Task:
         )
 
     def complain(self, share: float) -> None:
-        """Raise a UserError if more than this share of all utterances failed, or all of a split.
+        """Raise a UserError if more than the share `share` of all utterances failed, or all of a split.
 
-        Held-out utterances with unknown words do not count: the preparation of the corpus chose to skip them.
+        Held-out utterances with unknown words do not count as failed: the preparation of the corpus skips them.
         """
         total = sum(len(ids) for ids in self.splits.values())
         empty = [name for name, ids in self.splits.items() if all(i in self.failed for i in ids)]
@@ -211,11 +211,8 @@ class Task:
 
 @contextmanager
 def scratch_folder(out: Path) -> Iterator[Path]:
-    """Make a folder for files that only this run needs, beside its results: on the same disk, with the same message
-    when that is full.
-
-    Folders of runs that were killed are removed.
-    """
+    """Make a folder for a run's temporary files, beside its results and so on the same disk. Folders of killed runs are
+    removed."""
     folder = out / f"{SCRATCH}{os.getpid()}"
     try:
         out.mkdir(parents=True, exist_ok=True)
@@ -271,7 +268,7 @@ class RealignConfig:
 @final
 @dataclass(frozen=True)
 class ModelScores:
-    """A model that aligns: its log-likelihoods of an utterance, and its name."""
+    """A model by which to align: its log-likelihoods of an utterance, and its name."""
 
     # (its frames, S) unscaled log-likelihoods of an utterance by its id, prior removed; called in the process that
     # aligns, utterance by utterance.

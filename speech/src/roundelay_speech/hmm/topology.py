@@ -28,7 +28,7 @@ PhoneState = tuple[int, int, int]
 
 @dataclass(frozen=True, eq=False)
 class Tying:
-    """The pdf of each state of a phone between its neighbours: `table[left, phone, right, state]`."""
+    """A tying: the pdf of each state of a phone between its neighbours, `table[left, phone, right, state]`."""
 
     phones: tuple[str, ...]  # the P phones in the order of their ids, silence first
     context: int  # 1 monophones (neighbours ignored), 2 left biphones (the right one ignored), 3 triphones
@@ -38,7 +38,7 @@ class Tying:
 
     @property
     def width(self) -> int:
-        """W: states of the phone that has most."""
+        """W, the most states of a phone."""
         return int(self.table.shape[3])
 
     def states(self, phone: int) -> int:
@@ -50,15 +50,15 @@ class Tying:
         return int(self.table[left, phone, right, state])
 
     def of_window(self, window: Sequence[int], state: int) -> int:
-        """Return the pdf of the last but one (triphones) or last phone of a window of `context` phones."""
+        """Return the pdf of the last but one (triphones) or last phone in a window of `context` phones."""
         left = window[0] if self.context > 1 else EDGE
         right = window[2] if self.context > 2 else EDGE
         return self.pdf(left, window[min(1, self.context - 1)], right, state)
 
 
 def transitions(states: int) -> list[tuple[int, int]]:
-    """Return pairs of states of which one may follow the other (besides itself) in a phone of so many, in order; it
-    ends after the last."""
+    """Return the pairs (state, next state) allowed in a phone with `states` states, besides loops, in order; the phone
+    ends after the last state."""
     if states <= STATES:
         return [(state, state + 1) for state in range(states - 1)]
     last = states - 1

@@ -35,7 +35,7 @@ TREE_VERSION = 1
 
 @dataclass(frozen=True)
 class Split:
-    """An inner node: does the phone at `position` belong to the class? Then go on at `yes`."""
+    """An inner node: if the phone at `position` belongs to the class, go on at `yes`."""
 
     position: int  # LEFT, OWN or RIGHT
     phones: frozenset[int]
@@ -45,7 +45,7 @@ class Split:
 
 @dataclass(frozen=True)
 class Leaf:
-    """An outer node."""
+    """A leaf of a tree, with its pdf."""
 
     pdf: int
 
@@ -65,7 +65,7 @@ class DecisionTree:
         return len({node.pdf for node in self.nodes if isinstance(node, Leaf)})
 
     def tying(self) -> Tying:
-        """Return the table of every context, seen or not."""
+        """Return the tying of every context, seen or not."""
         size = len(self.phones) + 1
         table = np.full((size, size, size, max(len(roots) for roots in self.roots)), -1, np.int32)
         for phone, roots in enumerate(self.roots, 1):
@@ -88,7 +88,7 @@ class DecisionTree:
         return Tying(self.phones, self.context, self.num_pdfs, table)
 
     def to_json(self) -> dict[str, Any]:
-        """Return a plain mapping; the inverse of `from_json`."""
+        """Return the trees as a plain mapping; the inverse of `from_json`."""
         nodes: list[dict[str, Any]] = []
         for node in self.nodes:
             if isinstance(node, Leaf):
@@ -106,7 +106,8 @@ class DecisionTree:
 
     @classmethod
     def from_json(cls, value: Mapping[str, Any]) -> "DecisionTree":
-        """Return the tree of a mapping; raise UserError (without a file name: the caller has it) if it is none."""
+        """Return the trees in a mapping; raise a UserError (without a file name, which the caller adds) if it
+        has none."""
         try:
             if value["version"] != TREE_VERSION:
                 raise UserError("state tying of another version of Roundelay")
@@ -138,8 +139,7 @@ class DecisionTree:
 
 
 def sharing(phones: Sequence[str]) -> list[tuple[int, ...]]:
-    """Return ids of the phones that share their trees: forms of one phone by its position in the word; silence by
-    itself."""
+    """Group phones (ids) that share their trees: the forms of one phone by position in the word; silence alone."""
     marked = are_by_position(phones)
     groups: dict[str, list[int]] = {}
     for number, phone in enumerate(phones, 1):
@@ -160,8 +160,7 @@ def _roots(phones: Sequence[str], silence_states: int) -> tuple[tuple[tuple[int,
 
 
 def untied(phones: Sequence[str], silence_states: int = STATES) -> DecisionTree:
-    """Return monophones as trees that ask nothing: pdf = 3 (phone - 1) + state, without regard to the position in the
-    word."""
+    """Return monophones as trees without questions: pdf = 3 (phone - 1) + state, whatever the position in the word."""
     roots, owners = _roots(phones, silence_states)
     return DecisionTree(tuple(phones), 1, roots, tuple(Leaf(i) for i in range(len(owners))))
 
@@ -171,7 +170,7 @@ def untied(phones: Sequence[str], silence_states: int = STATES) -> DecisionTree:
 
 @dataclass(frozen=True, eq=False)
 class Statistics:
-    """Frames by context: which contexts there are, and count, sum and sum of squares of the frames of each."""
+    """Statistics of frames by context: the contexts, and count, sum and sum of squares of the frames of each."""
 
     contexts: npt.NDArray[np.int64]  # (C, 4): left, phone, right, state
     count: Float64  # (C,)
@@ -196,7 +195,7 @@ def windows(phones: Ints, states: Ints) -> npt.NDArray[np.int64]:
 
 
 def accumulate(frames: npt.NDArray[np.float32], context: npt.NDArray[np.int64]) -> Statistics:
-    """Sort frames (T, D) by their context (T, 4)."""
+    """Sum frames (T, D) by their context (T, 4); return the statistics."""
     size = int(context[:, :3].max()) + 1
     key = ((context[:, 3] * size + context[:, 1]) * size + context[:, 0]) * size + context[:, 2]
     _, first, place = np.unique(key, return_index=True, return_inverse=True)
@@ -217,8 +216,8 @@ def likelihood(count: Float64, sums: Float64, squares: Float64) -> Float64:
 
 
 def phone_classes(means: Float64, counts: Float64) -> list[frozenset[int]]:
-    """Return the classes questions ask for: the utterance edge, each phone, and every cluster met on merging the
-    closest two.
+    """Return the classes of phones for questions: the utterance edge, each phone, and every cluster found by merging
+    the closest two.
 
     Closeness is Ward's: the squared distance that merging adds, n_a n_b / (n_a + n_b) |m_a - m_b|^2. Row p of `means`
     (P, D) belongs to phone p + 1.
@@ -251,9 +250,9 @@ def grow(
     """Grow the trees of all states of all phones to at most `leaves` leaves together; silence is never split.
 
     Args:
-        context: 3 to ask about both neighbours, 2 about the left one only.
-        min_frames: that a leaf must have.
-        min_gain: log-likelihood (nats, over all frames of the node) that a split must bring.
+        context: 3 for questions on both neighbours, 2 on the left one only.
+        min_frames: fewest frames of a leaf.
+        min_gain: least gain of a split in log-likelihood (nats, over all frames of the node).
     """
     questions = _Questions(statistics, phones, context, min_frames)
     # Numbers break ties between equal gains, so that the heap never compares arrays.
@@ -304,7 +303,8 @@ class _Questions:
         self.answers = np.stack([np.isin(statistics.contexts[:, p], sorted(m)) for p, m in self.asked])
 
     def best(self, members: npt.NDArray[np.int64]) -> tuple[float, int, npt.NDArray[np.bool_]]:
-        """Return (gain, question, who says yes); question -1 if none leaves enough frames on both sides."""
+        """Return the best question for a node: (gain, question, members with answer yes); question -1 if none leaves
+        enough frames on both sides."""
         s = self.statistics
         count, sums, squares = s.count[members], s.sums[members], s.squares[members]
         answers = self.answers[:, members].astype(np.float64)
@@ -320,7 +320,8 @@ class _Questions:
 
 
 def _position_classes(phones: Sequence[str]) -> list[frozenset[int]]:
-    """Return phones at the beginning of a word, at its end, inside, alone; and those two by two. None without marks."""
+    """Return the classes of phones at the beginning of a word, at its end, inside and alone, and unions of two; empty
+    if phones have no marks."""
     if not are_by_position(phones):
         return []
     begin, end, inside, single = (
@@ -338,7 +339,8 @@ def _numbered(
     nodes: Sequence[tuple[int, int, int] | None],
     questions: _Questions,
 ) -> DecisionTree:
-    """Number the leaves by phone, state and place in the tree, so that pdfs of one phone lie together."""
+    """Number the leaves by phone, state and place in the tree, so that pdfs of one phone are adjacent; return the
+    trees."""
     pdf: dict[int, int] = {}
     pending = list(dict.fromkeys(root for some in roots for root in some))[::-1]
     while pending:

@@ -1,4 +1,4 @@
-"""A file read forwards, byte by byte: it knows its position, and believes no length it cannot give.
+"""A file read forwards, byte by byte: it knows its position, and checks lengths before it reserves memory.
 
 An archive may be gzipped. Every failure names the file, the byte and the key.
 """
@@ -53,7 +53,7 @@ class ByteSource:
         return found
 
     def exactly(self, length: int, what: str, key: str | None) -> bytes:
-        """Return `length` bytes; no room is made for more than there are."""
+        """Read exactly `length` bytes; no memory is reserved for more than the file has."""
         start = self.position
         if self.size is not None and length > self.size - start:
             raise self.failure(f"cut short: {what} needs {length} bytes, {self.size - start} are left", start, key)
@@ -68,7 +68,7 @@ class ByteSource:
         return pieces[0] if len(pieces) == 1 else b"".join(pieces)
 
     def line(self, key: str | None) -> bytes:
-        """Return the rest of the line, without its end."""
+        """Read the rest of the line, without its end."""
         start = self.position
         read = self._read(self.file.readline, _LONGEST_LINE)
         if len(read) == _LONGEST_LINE:
@@ -99,7 +99,7 @@ def opened(path: Path) -> Iterator[ByteSource]:
 
 
 def next_key(source: ByteSource) -> tuple[str, bytes] | None:
-    """Return the next key and the byte that ended it; None at the end of the file."""
+    """Read the next key, and the byte that ended it; return None at the end of the file."""
     start, name = source.position, bytearray()
     while byte := source.some(1):
         if byte not in _BLANKS:
@@ -120,7 +120,7 @@ def next_key(source: ByteSource) -> tuple[str, bytes] | None:
 
 
 def room_for(source: ByteSource, key: str | None, width: int, *shape: int) -> int:
-    """Return the bytes of an object of this shape, if it can be one."""
+    """Return the bytes of an object of this shape, checked against the rest of the file."""
     if min(shape) < 0 or (min(shape) == 0) != (max(shape) == 0):
         raise source.failure(f"impossible size {' x '.join(map(str, shape))}", None, key)
     room = width

@@ -18,8 +18,8 @@ class ArchiveError(UserError):
 
 @dataclass(frozen=True)
 class Location:
-    """Location of an object: a file, the byte it begins at (None: the object is the file), and the part that is
-    meant."""
+    """The location of an object: a file, the byte where it begins (None: the whole file), and the range of rows and
+    columns."""
 
     path: Path
     offset: int | None = None
@@ -28,10 +28,10 @@ class Location:
 
 
 def parse_location(where: str, folder: Path = Path()) -> Location:
-    """Take `FILE[:BYTE][RANGE]` apart; a relative FILE is in `folder`.
+    """Parse a location `FILE[:BYTE][RANGE]`; a relative FILE is in `folder`.
 
     Raises:
-        ArchiveError: it is a pipe, the standard input, or a range that is none.
+        ArchiveError: the location is a pipe or the standard input, or its range is invalid.
     """
     if where.startswith("|") or where.endswith("|"):
         raise ArchiveError(
@@ -71,7 +71,7 @@ def _file(name: str, folder: Path) -> Path:
 
 
 def read_scp(path: Path) -> dict[str, str]:
-    """Return key -> the rest of its line (see `parse_location`), in the order of the file.
+    """Read a script file: key -> the rest of its line (see `parse_location`), in the order of the file.
 
     Raises:
         ArchiveError: no such file, not text, an empty file, a key twice or alone on its line; all faults are listed.

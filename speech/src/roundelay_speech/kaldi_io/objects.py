@@ -39,7 +39,7 @@ NUMBER = np.dtype([("width", "u1"), ("value", "<i4")])  # a whole number in a bi
 
 
 def read_object(source: ByteSource, kind: Kind, key: str | None, line_ended: bool = False) -> Object:
-    """Return the next object, which must be of `kind`; `line_ended`: its key ended with a line, so it is text."""
+    """Read the next object, which must be of `kind`; `line_ended`: its key ended with a line, so it is text."""
     start = source.position
     if line_ended:
         return _text(source, b"", kind, key, start)
@@ -71,7 +71,7 @@ def read_object(source: ByteSource, kind: Kind, key: str | None, line_ended: boo
 
 
 def _form(source: ByteSource, key: str | None, start: int) -> tuple[Kind, bytes]:
-    """Return the kind of the object that begins after the binary mark, and the token that says so."""
+    """Read the kind of the object that begins after the binary mark, and the token that names it."""
     head = source.exactly(1, "an object", key)
     if head == b"\4":  # the width of a whole number
         return "ints", head
@@ -94,7 +94,7 @@ def _int32(source: ByteSource, key: str | None) -> int:
 
 
 def _text(source: ByteSource, line: bytes, kind: Kind, key: str | None, start: int) -> Object:
-    """Return an object written as text, whose first line has been read."""
+    """Read an object written as text, whose first line is given."""
     if kind == "ints":
         return _text_ints(source, line, key, start)
     line = line.strip()
@@ -144,7 +144,7 @@ def _text_ints(source: ByteSource, line: bytes, key: str | None, at: int) -> Int
 
 
 def read_compressed(source: ByteSource, form: str, key: str | None) -> npt.NDArray[np.float32]:
-    """Return a compressed matrix (kaldi/src/matrix/compressed-matrix.h).
+    """Read a compressed matrix (kaldi/src/matrix/compressed-matrix.h).
 
     CM: one byte a number, column after column, each piecewise linear between four percentiles of its column; CM2 and
     CM3: two bytes and one byte a number, linear between the smallest and the largest of the matrix.
@@ -189,16 +189,15 @@ _ROWS_BEYOND = 3  # as Kaldi: times of segments are rounded to 10 ms, and frames
 
 
 def read_matrix(where: str, folder: Path = Path(), kind: Literal["matrix", "rows"] = "matrix") -> Real:
-    """Return the matrix at a place that a script file names, (T, F): float32, or float64 where it is stored so or is
-    text.
+    """Read the matrix at a place that a script file names, (T, F): float32, or float64 if stored so or as text.
 
     Args:
         where: the place.
-        folder: the one that its path is relative to.
+        folder: the folder where its relative path begins.
         kind: `rows` also takes a vector (F,), as (1, F).
 
     Raises:
-        ArchiveError: there is none, it is broken, or it does not have the rows and columns asked for.
+        ArchiveError: the matrix is missing or broken, or lacks the rows or columns asked for.
     """
     place = parse_location(where, folder)
     with opened(place.path) as source:
@@ -213,11 +212,11 @@ def read_archive(path: Path, kind: Kind = "matrix") -> Iterator[tuple[str, Objec
 
     Args:
         path: the archive.
-        kind: of its content: matrices (T, F), vectors (F,), or `rows`, either of them with a vector as (1, F) (all
+        kind: kind of its content: matrices (T, F), vectors (F,), or `rows`, either of them with a vector as (1, F) (all
             float32, or float64 where stored so or text); or vectors of whole numbers (T,) int32.
 
     Raises:
-        ArchiveError: at the first object that is broken, cut short, of another kind, or has the key of another.
+        ArchiveError: an object is broken, cut short, of another kind, or has the key of another.
     """
     seen: set[str] = set()
     with opened(path) as source:
@@ -308,7 +307,7 @@ def _as_text(values: npt.NDArray[Any]) -> bytes:
 
 
 def _stored_shape(values: npt.NDArray[Any]) -> tuple[int, ...]:
-    """Return the shape as Kaldi has it: it knows only one empty matrix, 0 x 0."""
+    """Return the shape of values in Kaldi, which has only one empty matrix, 0 x 0."""
     return values.shape if values.size else (0,) * values.ndim
 
 

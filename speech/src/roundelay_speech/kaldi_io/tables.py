@@ -14,7 +14,7 @@ _ARCHIVE_POSITION = re.compile(r".*:\d+")
 
 @dataclass(frozen=True)
 class Table:
-    """A file of a data directory: key -> the rest of its line, and the line it is on."""
+    """A file of a data directory as a table: by key the rest of the line, and the line's number."""
 
     path: Path
     values: Mapping[str, str]
@@ -27,7 +27,7 @@ class Table:
 
 @dataclass(frozen=True)
 class Stretch:
-    """Part of a recording that is an utterance: times in seconds (end below 0: to the end)."""
+    """The part of a recording that is an utterance: times in seconds (end below 0: to the end)."""
 
     recording: str
     start: float = 0.0
@@ -36,7 +36,7 @@ class Stretch:
 
 
 def read_table(path: Path, problems: list[str], may_be_empty: bool = False) -> Table:
-    """Read `KEY REST` lines; faults go to `problems`."""
+    """Read a table of lines `KEY REST`; faults are added to `problems`."""
     values: dict[str, str] = {}
     lines: dict[str, int] = {}
     data = b""
@@ -78,12 +78,12 @@ def read_table(path: Path, problems: list[str], may_be_empty: bool = False) -> T
 
 
 def optional_table(path: Path, problems: list[str]) -> Table | None:
-    """Return the table, or None where there is no such file."""
+    """Read a table; return None if there is no such file."""
     return read_table(path, problems) if path.exists() else None
 
 
 def durations(path: Path, problems: list[str]) -> tuple[Table, dict[str, float]] | None:
-    """Read `utt2dur` or `reco2dur`: key -> seconds; None where there is no such file."""
+    """Read `utt2dur` or `reco2dur`: key -> seconds; None if there is no such file."""
     table = optional_table(path, problems)
     if table is None:
         return None
@@ -99,7 +99,7 @@ def durations(path: Path, problems: list[str]) -> tuple[Table, dict[str, float]]
 
 
 def stretches(recordings: Table, segments: Table | None, problems: list[str]) -> dict[str, Stretch]:
-    """Return utterance -> where it is; without `segments` every key of `recordings` is one utterance."""
+    """Return the place of each utterance; without `segments` every key of `recordings` is one utterance."""
     if segments is None:
         return {name: Stretch(name) for name in recordings.values}
     found = stretches_of(segments, problems)
@@ -112,7 +112,7 @@ def stretches(recordings: Table, segments: Table | None, problems: list[str]) ->
 
 
 def stretches_of(segments: Table, problems: list[str]) -> dict[str, Stretch]:
-    """Return the lines of `segments`."""
+    """Parse the lines of `segments`: utterance -> its place."""
     found: dict[str, Stretch] = {}
     for name, rest in segments.values.items():
         fields = rest.split()
@@ -131,13 +131,13 @@ def stretches_of(segments: Table, problems: list[str]) -> dict[str, Stretch]:
 
 
 def completed(path: Path, like: Table, values: Mapping[str, str], problems: list[str]) -> Table:
-    """Return the table in a file, if it is there, with `values` for keys of `like` that it has not."""
+    """Read the table in a file, if there is one, completed by `values` for keys of `like` that it lacks."""
     found = read_table(path, problems, may_be_empty=True) if path.exists() else Table(path, {}, {})
     return Table(path, {**values, **found.values}, {**like.lines, **found.lines}, found.readable)
 
 
 def disagreements(*tables: Table) -> list[str]:
-    """Return utterances that are not in all of these files."""
+    """Return problems on utterances that are not in all of these tables."""
     return [
         f"{one.at(name)}: {name} is in {one.path.name} but not in {other.path.name}"
         for one, other in itertools.permutations([table for table in tables if table.readable], 2)
@@ -147,7 +147,7 @@ def disagreements(*tables: Table) -> list[str]:
 
 
 def inverse_problems(speakers: Table, inverse: Table | None) -> list[str]:
-    """Return problems where `spk2utt`, if it is there, is not the inverse of `utt2spk`."""
+    """Return problems where `spk2utt`, if given, is not the inverse of `utt2spk`."""
     if inverse is None or not (speakers.readable and inverse.readable):
         return []
     found: dict[str, str] = {}
@@ -164,8 +164,8 @@ def inverse_problems(speakers: Table, inverse: Table | None) -> list[str]:
 
 
 def refusal(value: str, pipes: bool = False) -> str | None:
-    """Return the reason why a value of wav.scp is refused; None for a plain path, and for a command where those may
-    run."""
+    """Return the reason why a value of wav.scp is refused; None for a plain path, and for a command if `pipes` allows
+    commands."""
     if value.startswith("|") or (value.endswith("|") and not pipes):
         allow = "" if value.startswith("|") else ", or allow it with `--allow-pipes`"
         return (

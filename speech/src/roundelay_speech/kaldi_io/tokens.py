@@ -18,11 +18,8 @@ LONGEST_TOKEN = 64
 
 
 class BinaryInput:
-    """The next thing in a file: tokens that end with a blank, numbers with their sizes.
-
-    Where it is something else, UserError has the place: a `fault` is told with what comes next, something `wrong` with
-    what was just read.
-    """
+    """A reader of a binary file of Kaldi's: tokens that end with a blank, and numbers with their sizes. Errors name the
+    place: a `fault` is in what comes next, something `wrong` in what was just read."""
 
     def __init__(self, path: Path, data: bytes) -> None:
         self._path, self._data, self._at = path, data, len(_BINARY)
@@ -89,10 +86,10 @@ class BinaryInput:
 
 
 def open_input(path: Path) -> BinaryInput:
-    """Open a file of Kaldi's.
+    """Open a binary file of Kaldi's.
 
     Raises:
-        UserError: it cannot be read, is empty, or is not in binary.
+        UserError: the file cannot be read, is empty, or is not binary.
     """
     try:
         data = path.read_bytes()
@@ -117,8 +114,8 @@ def expect(source: BinaryInput, *wanted: str) -> str:
 
 
 def read_count(source: BinaryInput, what: str) -> int:
-    """Read the number of elements that follow. Each takes at least a byte, so a larger number than bytes are left is an
-    error, which names `what` they are."""
+    """Read the number of elements that follow. Each takes at least a byte, so a number larger than the bytes left is an
+    error, which names `what` is counted."""
     value = source.integer()
     if not 0 <= value <= source.left():
         raise source.wrong(f"{value} {what}, which cannot be")
@@ -126,7 +123,7 @@ def read_count(source: BinaryInput, what: str) -> int:
 
 
 class BinaryOutput:
-    """Tokens and numbers as Kaldi writes them in binary."""
+    """A writer of tokens and numbers in Kaldi's binary form."""
 
     def __init__(self) -> None:
         self.data = bytearray(_BINARY)

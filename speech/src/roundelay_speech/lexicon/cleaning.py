@@ -63,7 +63,7 @@ _DOTTED = re.compile(r"(?:[^\W\d_]\.){2,}|(?:[^\W\d_]\.)+[^\W\d_]")
 
 @dataclass(frozen=True)
 class Change:
-    """A word or mark of a transcript, and its replacement: one word, several, or nothing."""
+    """A change of a transcript: a word or mark, and its replacement: one word, several, or nothing."""
 
     kind: Kind
     before: str
@@ -72,14 +72,14 @@ class Change:
 
 @dataclass
 class Cleaned:
-    """Words of a cleaned transcript, and the changes made."""
+    """A cleaned transcript: its words, and the changes made."""
 
     words: list[str] = field(default_factory=list)
     changes: list[Change] = field(default_factory=list)
 
     @property
     def unclear(self) -> bool:
-        """True if some of its speech was not understood."""
+        """True if some of the utterance's speech was not understood by the transcriber."""
         return any(change.kind == "unclear" for change in self.changes)
 
 
@@ -113,8 +113,8 @@ class Cleaner:
         return made
 
     def _pieces(self, text: str, made: Cleaned) -> Iterator[tuple[str, bool]]:
-        """Yield the words between marks, and True for marks that are words of the dictionary; notes the treatment of
-        marks."""
+        """Yield the pieces of a text: words between marks, and marks that are words of the dictionary, with True. Note
+        changes of marks in `made`."""
         place = 0
         for mark in MARKS.finditer(text):
             yield from ((word, False) for word in text[place : mark.start()].split())
@@ -131,7 +131,7 @@ class Cleaner:
         yield from ((word, False) for word in text[place:].split())
 
     def _listed(self, mark: str) -> str | None:
-        """Return the mark as the dictionary lists it, in any case."""
+        """Return the mark as the dictionary lists it, in any case; None if it does not."""
         return mark if mark in self._lexicon else self._near.in_other_case(mark)
 
     def _of_mark(self, group: str, inside: str) -> tuple[Kind, list[str]]:
@@ -150,7 +150,7 @@ class Cleaner:
         return "noise" if any(map(bare, words)) else "punctuation", []
 
     def _plain(self, word: str, last: bool) -> tuple[tuple[str, ...], Kind | None]:
-        """Return the words that stand for one without marks, and the kind of the change; None: it stays."""
+        """Return the replacement of a word without marks, and the kind of the change; None if it stays."""
         if (found := self._known.get((word, last))) is None:
             found = self._known[word, last] = self._made_of(word, last)
         return found
@@ -171,8 +171,8 @@ class Cleaner:
         return ((made,) if made else ()), None if made == word else _kind(word, plain, made)
 
     def _without_stop(self, listed: str, last: bool) -> str | None:
-        """Return the word of the dictionary without the full stop at its end, where that is the sentence's, or says
-        nothing of how it is said."""
+        """Return a word without its full stop, if the stop is the sentence's or does not change the pronunciation; else
+        None."""
         if not listed.endswith("."):
             return None
         short = listed[:-1] if listed[:-1] in self._lexicon else self._near.in_other_case(listed[:-1])
@@ -182,7 +182,7 @@ class Cleaner:
         return short if said <= said_short or (last and "." not in short) else None
 
     def _letters(self, word: str) -> tuple[str, ...]:
-        """Return the letters of an abbreviation with stops, where the dictionary has them all."""
+        """Return the letters of an abbreviation with stops, if the dictionary has them all; else nothing."""
         dotted = word.rstrip(",;:!?\"')").lstrip("\"'(")
         if not _DOTTED.fullmatch(dotted):
             return ()
@@ -203,6 +203,6 @@ def _kind(word: str, plain: str, made: str) -> Kind:
 
 
 def _is_attached(text: str, start: int, end: int) -> bool:
-    """Return True if a stretch of a text is part of a word with a hyphen: th[ink]-, -[th]at."""
+    """Return True if a stretch of a text is part of a word broken off with a hyphen: th[ink]-, -[th]at."""
     before, after = text[:start][-1:], text[end:][:1]
     return (before == "-" or after == "-") and not (before + after).isspace()

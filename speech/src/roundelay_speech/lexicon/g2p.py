@@ -47,7 +47,7 @@ _NATS = np.log(10.0)
 
 @dataclass(frozen=True, eq=False)
 class Automaton:
-    """Histories and what may follow them; costs are in nats."""
+    """An n-gram automaton: histories and their followers; costs are in nats."""
 
     symbols: int  # V
     # source, symbol, target, cost: (A,) of every arc; symbol V is the end of a sequence, its target FINAL.
@@ -62,7 +62,7 @@ class Automaton:
 
 
 def estimate_automaton(sequences: Sequence[Sequence[int]], symbols: int, order: int) -> Automaton:
-    """Count the n-grams of sequences of symbols 0 to V - 1, and make them an automaton of this order (2 or more)."""
+    """Estimate an automaton of order 2 or more from the n-grams of sequences of symbols 0 to V - 1."""
     words = (*map(str, range(symbols)), END, BEGIN)
     levels = count((map(str, sequence) for sequence in sequences), words, order)
     model = model_of(Estimator(method="kneser-ney"), words, levels, symbols + 1)
@@ -93,7 +93,7 @@ def estimate_automaton(sequences: Sequence[Sequence[int]], symbols: int, order: 
 G2P_VERSION = 1
 ORDER = 6
 LEAST_WORDS = 500
-"""A smaller dictionary teaches no spelling."""
+"""Fewest words of a dictionary from which spelling can be learned."""
 SPELLING_BEAM = 10.0  # nats
 WIDEST = 60  # histories that go on from one letter to the next
 
@@ -138,7 +138,8 @@ class G2p:
         return "".join(kept)
 
     def _search(self, letters: str, n: int) -> list[Guess]:
-        """Return best paths by number of letters read and history; arcs read one or two letters, back-off arcs none."""
+        """Search the best pronunciations of letters, by number of letters read and history; arcs read one or two
+        letters, back-off arcs none."""
         arcs, shorter, back_off = self._arcs, self.automaton.shorter, self.automaton.back_off
         length = self.automaton.length
         # By letters read: node -> phones -> cost.
@@ -206,7 +207,7 @@ def _best(paths: dict[Pronunciation, float], n: int) -> dict[Pronunciation, floa
 
 
 def spelling(word: str) -> str:
-    """Return the letters that the model sees: lower case, marks apart from their letters."""
+    """Return a word's letters as the model sees them: lower case, accents separate from letters."""
     return unicodedata.normalize("NFKD", word.casefold())
 
 
@@ -216,7 +217,7 @@ def _is_spelled(word: str) -> bool:
 
 
 def train_g2p(lexicon: Lexicon, *, order: int = ORDER, progress: Progress = _NOBODY) -> G2p:
-    """Learn from all pronunciations of a dictionary.
+    """Train a model on all pronunciations of a dictionary.
 
     Raises:
         UserError: fewer than LEAST_WORDS words to learn from.
@@ -245,7 +246,7 @@ def train_g2p(lexicon: Lexicon, *, order: int = ORDER, progress: Progress = _NOB
 
 
 def digest(lexicon: Lexicon, order: int = ORDER) -> str:
-    """Return a digest that tells a dictionary, and the model learned from it, from others."""
+    """Return a digest that identifies a dictionary, and the model learned from it."""
     return hashlib.blake2b(f"{G2P_VERSION} {order}\n{lexicon.to_text()}".encode(), digest_size=16).hexdigest()
 
 
@@ -270,7 +271,7 @@ def load_g2p(path: Path) -> G2p:
     """Read the file of `save_g2p`.
 
     Raises:
-        UserError: no such file, or not such a file.
+        UserError: the file is missing, or is no model.
     """
     try:
         value = json.loads(read_packed(path, MOST_TEXT))
@@ -319,7 +320,7 @@ def _whole(a: Automaton) -> bool:
 
 
 def g2p_of(lexicon: Lexicon, cache: Path, progress: Progress = _NOBODY) -> G2p:
-    """Return the model of a dictionary, from the file `cache` if it holds that, else trained and written there."""
+    """Return the model of a dictionary, from the file `cache` if it has that, else trained and written to it."""
     if cache.is_file():
         model = load_g2p(cache)
         if model.trained_on == digest(lexicon):
@@ -335,9 +336,10 @@ def g2p_of(lexicon: Lexicon, cache: Path, progress: Progress = _NOBODY) -> G2p:
 def guess_missing(
     missing: Sequence[MissingWord], lexicon: Lexicon, cache: Path, progress: Progress = _NOBODY
 ) -> tuple[Lexicon, str]:
-    """Return (the lexicon with guesses for missing words, the guesses alone with a comment each, in CMU format).
+    """Guess the pronunciations of missing words; return the lexicon with them, and the guesses alone as text in CMU's
+    format, each with a comment.
 
-    Words that cannot be guessed stay missing, and are named in comment lines.
+    Words that cannot be guessed stay missing, and are named in comments.
 
     Args:
         cache: the file where the trained model is kept (see `g2p_of`).

@@ -22,16 +22,16 @@ from roundelay_speech.data.arrays import Float64
 Ints = npt.NDArray[np.int64]
 
 MOVES = ((1, 1), (1, 0), (1, 2), (2, 1))
-"""(letters, phones) of a pair."""
+"""Possible numbers of letters and phones in a pair."""
 LEAST = 1e-12  # probability below which a pair is as good as gone: keeps every word alignable
 
 Pair = tuple[str, tuple[str, ...]]
-"""(letters, phones)."""
+"""A pair of letters and phones."""
 
 
 @dataclass(frozen=True, eq=False)
 class _Group:
-    """Words of L letters and P phones each."""
+    """The words of L letters and P phones each."""
 
     members: Ints  # (N,) their places in the list of words
     letters: int
@@ -41,7 +41,7 @@ class _Group:
 
 @dataclass(frozen=True, eq=False)
 class Alignments:
-    """Pairs of letters and phones of each word, as EM found them."""
+    """The result of EM: the pairs of letters and phones of each word."""
 
     # of each word, in the order given; None for a word that has more phones than two for each letter.
     pairs: list[tuple[Pair, ...] | None]
@@ -49,7 +49,7 @@ class Alignments:
 
 
 def align_letters(words: Sequence[tuple[str, tuple[str, ...]]], rounds: int = 8) -> Alignments:
-    """Return the likeliest cuts of all (spelling, phones) after some rounds of EM."""
+    """Align the letters and phones of words by some rounds of EM; return the likeliest pairs."""
     alphabet, inventory = _ids(c for w, _ in words for c in w), _ids(p for _, phones in words for p in phones)
     groups, names = _groups(words, alphabet, inventory)
     probability = np.full(len(names), 1.0 / max(1, len(names)))
@@ -78,7 +78,7 @@ def _ids(symbols: object) -> dict[str, int]:
 def _groups(
     words: Sequence[tuple[str, tuple[str, ...]]], alphabet: dict[str, int], inventory: dict[str, int]
 ) -> tuple[list[_Group], Ints]:
-    """Return the words by size, and the pairs that can occur in them, named by one number each (see `_pair`)."""
+    """Group words by size; return the groups, and all possible pairs, as one number each (see `_pair`)."""
     by_size: defaultdict[tuple[int, int], list[int]] = defaultdict(list)
     for place, (word, phones) in enumerate(words):
         if 0 < len(phones) <= 2 * len(word):
@@ -116,7 +116,7 @@ def _pair(name: int, letters: Sequence[str], phones: Sequence[str]) -> Pair:
 
 
 def _forward(group: _Group, scores: tuple[Float64, ...]) -> Float64:
-    """Return a(i, j), (L + 1, P + 1, N)."""
+    """Return the forward sums a(i, j) of a group of N words, (L + 1, P + 1, N)."""
     a = np.zeros((group.letters + 1, group.phones + 1, len(group.members)))
     a[0, 0] = 1.0
     for i in range(1, group.letters + 1):
@@ -128,7 +128,7 @@ def _forward(group: _Group, scores: tuple[Float64, ...]) -> Float64:
 
 
 def _expect(group: _Group, probability: Float64, counts: Float64) -> float:
-    """Add the expected counts of all pairs to `counts`; returns the log-likelihood."""
+    """Add the expected counts of all pairs to `counts`; return the log-likelihood."""
     scores = tuple(probability[pairs] for pairs in group.pairs)
     a = _forward(group, scores)
     b = np.zeros_like(a)

@@ -52,7 +52,7 @@ class MissingWord:
 
 @dataclass(frozen=True)
 class Lexicon:
-    """All pronunciations of all words; a pronunciation is a tuple of one or more phones.
+    """A lexicon: all pronunciations of all words; a pronunciation is a tuple of one or more phones.
 
     `inventory` names phones that exist even if no word has them.
     """
@@ -68,26 +68,26 @@ class Lexicon:
 
     @cached_property
     def phones(self) -> tuple[str, ...]:
-        """Silence first, then the phones sorted. The id of a phone is its position + 1; 0 is epsilon."""
+        """The phones: silence first, then the others sorted. The id of a phone is its position + 1; 0 is epsilon."""
         spoken = {phone for variants in self.pronunciations.values() for phones in variants for phone in phones}
         return (self.silence, *sorted((spoken | self.inventory) - {self.silence}))
 
     @cached_property
     def phone_ids(self) -> Mapping[str, int]:
-        """Phone -> id, from 1."""
+        """Id of each phone, from 1."""
         return {phone: position + 1 for position, phone in enumerate(self.phones)}
 
     def __contains__(self, word: object) -> bool:
         return word in self.pronunciations
 
     def by_position(self) -> "Lexicon":
-        """Return the same words in phones that tell where in the word they are: AH_B, AH_I, AH_E, or AH_S for a word of
-        one.
+        """Return the lexicon in phones marked by their position in the word: AH_B, AH_I, AH_E, or AH_S for a word of
+        one phone.
 
         Every phone but silence has all four forms, whether a word has them or not.
 
         Raises:
-            UserError: the phones are such forms already.
+            UserError: the phones have such marks already.
         """
         if are_by_position(self.phones):
             raise UserError(
@@ -103,8 +103,8 @@ class Lexicon:
         return tuple(p if p == self.silence else p + mark for p, mark in zip(phones, marks, strict=True))
 
     def in_phones(self, phones: Sequence[str]) -> "Lexicon":
-        """Return this lexicon; or, if these phones tell positions and its own do not, its form by position, with all of
-        these phones where they have all of its own."""
+        """Return the lexicon in the kind of `phones`: itself, or, if those are by position and its own are not, its
+        form by position, with all of `phones` if they include its own."""
         if are_by_position(phones) and not are_by_position(self.phones):
             marked = self.by_position()
             if set(marked.phones) <= set(phones):
@@ -135,20 +135,19 @@ class Lexicon:
 
 
 def are_by_position(phones: Sequence[str]) -> bool:
-    """Return True if these phones, silence first, are all four forms by position of each (see
+    """Return True if `phones`, silence first, are the four forms by position of each phone (see
     `Lexicon.by_position`)."""
     spoken = set(phones[1:])
     return bool(spoken) and spoken == {base_phone(phone) + mark for phone in spoken for mark in POSITIONS}
 
 
 def base_phone(phone: str) -> str:
-    """Return the phone without the mark of its position: AH of AH_B."""
+    """Return a phone without the mark of its position: AH for AH_B."""
     return phone[:-2] if phone.endswith(POSITIONS) else phone
 
 
 def case_of(words: Iterable[str]) -> LexiconCase:
-    """Return the case that all of these words are in; "keep" if they differ or have none. Marks as `<unk>` do not
-    count."""
+    """Return the case of all words: "keep" if they differ or have none. Marks such as `<unk>` do not count."""
     plain = [word for word in words if word[:1].isalpha()]
     upper, lower = (all(word == change(word) for word in plain) for change in (str.upper, str.lower))
     return "keep" if upper == lower else "upper" if upper else "lower"
@@ -173,7 +172,7 @@ def read_lexicon(
 def parse_lexicon(
     text: str, where: str, silence: str = "SIL", *, strip_stress: bool = False, case: LexiconCase = "keep"
 ) -> Lexicon:
-    """Read as `read_lexicon` does, from text; `where` names it in messages."""
+    """Read a lexicon from text, as `read_lexicon` does; `where` names the text in messages."""
     found: dict[str, dict[Pronunciation, None]] = {}
     problems: list[str] = []
     for number, line in enumerate(text.split("\n"), 1):
@@ -220,9 +219,9 @@ def resolve_missing_words(
 ) -> tuple[list[Utterance], list[LeftOut]]:
     """Make transcripts fit the lexicon, for training and alignment.
 
-    `skip` leaves out the utterances with missing words, and so does `guess`, for guesses are in the lexicon by then
-    (see g2p); `map` replaces each missing word by `map_to`, itself a word of the lexicon. Never score against the
-    result: a word that the recogniser cannot know is still an error of it.
+    `skip` leaves out utterances with missing words, and so does `guess`, since guesses are in the lexicon by then (see
+    g2p); `map` replaces each missing word by `map_to`, itself a word of the lexicon. Never score against the result: a
+    word that the recogniser cannot know still counts as its error.
 
     Returns:
         The utterances that are left, and those left out with the reason.
@@ -260,14 +259,14 @@ def _mapped(utterance: Utterance, lexicon: Lexicon, map_to: str) -> Utterance:
 
 
 def folded(word: str) -> str:
-    """Return a form that words have in common if they differ by case alone, or by the code of characters with accents:
-    `é` is one code or two, and looks the same."""
+    """Return a form that is the same for words that differ only by case, or by the code of characters with accents: `é`
+    is one code or two, and looks the same."""
     return unicodedata.normalize("NFC", word.casefold())
 
 
 class NearWords:
-    """Words of a lexicon found by another spelling: one that differs by case, by the code of characters with accents
-    (`folded`), or by punctuation at its ends, alone."""
+    """A search for a lexicon's words by other spellings, which differ only by case, by the code of characters with
+    accents (`folded`), or by punctuation at the ends."""
 
     def __init__(self, lexicon: Lexicon) -> None:
         self._folded: dict[str, str] = {}
@@ -276,7 +275,7 @@ class NearWords:
         self._case = case_of(lexicon.pronunciations)
 
     def get(self, word: str) -> str | None:
-        """Return the lexicon's word; None if it has none that near."""
+        """Return the lexicon's word that is spelled nearly as `word`; None if it has none."""
         plain = word.replace("\u2019", "'")  # the apostrophe of typesetters
         for form in (plain, bare(plain, "'"), bare(plain)):
             if (found := self._folded.get(folded(form))) is not None:
@@ -284,11 +283,11 @@ class NearWords:
         return None
 
     def in_other_case(self, word: str) -> str | None:
-        """Return the lexicon's word that differs by case alone, or not at all; None if it has none."""
+        """Return the lexicon's word that differs from `word` at most by case; None if it has none."""
         return self._folded.get(folded(word))
 
     def in_case(self, word: str) -> str:
-        """Return a word in the case of the lexicon's words, if these are all in one."""
+        """Return a word in the case of the lexicon's words, if they all have the same."""
         return _CASED[self._case](word)
 
 
@@ -307,7 +306,7 @@ def _is_mark(character: str, but: str) -> bool:
 
 
 def missing_words_error(missing: Sequence[MissingWord], lexicon: Lexicon) -> UserError:
-    """Return the message that lists all missing words (all: the user extends the lexicon by the list)."""
+    """Return the error that lists all missing words, by which the user can extend the lexicon."""
     near = NearWords(lexicon)
     marks = [m for m in missing if is_mark(m.word)]
     others = {m.word: near.get(m.word) for m in missing if not is_mark(m.word)}
@@ -338,14 +337,14 @@ def missing_words_error(missing: Sequence[MissingWord], lexicon: Lexicon) -> Use
 
 
 EDGES, BETWEEN = 0.8, 0.2
-"""Probability of a silence at either end of an utterance, and between two of its words, as flat-start LF-MMI assumes
+"""Probability of a silence at either end of an utterance, and between two of its words, as assumed by flat-start LF-MMI
 (Hadian et al. 2018)."""
 OPENING, CLOSING = "<s>", "</s>"
 
 
 @dataclass(frozen=True)
 class SaidArc:
-    """An arc of `Said`: a phone, the node it leads to, and its probability."""
+    """An arc of `Said`: a phone, the node to which it leads, and its probability."""
 
     phone: str
     target: int
@@ -354,13 +353,13 @@ class SaidArc:
 
 @dataclass(frozen=True)
 class Said:
-    """All pronunciations of a row of words, as an automaton of phones."""
+    """All pronunciations of a sequence of words, as an automaton of phones."""
 
     arcs: tuple[tuple[SaidArc, ...], ...]  # that leave each node
     ends: tuple[float, ...]  # probability of ending in each node
 
     def shortest(self) -> int:
-        """Return phones of the shortest way."""
+        """Return the number of phones of the shortest way."""
         least: list[float] = [0.0, *[math.inf] * (len(self.arcs) - 1)]
         for node, arcs in enumerate(self.arcs):
             for arc in arcs:
@@ -369,7 +368,7 @@ class Said:
 
 
 def ways_to_say(words: Sequence[str], lexicon: Lexicon) -> Said | None:
-    """Return all pronunciations of these words, those of a word with equal probability; None where one of them has
+    """Return all pronunciations of a sequence of words, those of a word with equal probability; None if a word has
     none."""
     if any(word not in lexicon for word in words):
         return None
@@ -403,7 +402,7 @@ def ways_to_say(words: Sequence[str], lexicon: Lexicon) -> Said | None:
 
 
 def expected_ngrams(said: Said, order: int) -> Counter[tuple[str, ...]]:
-    """Return the mean number of times that every n-gram of phones occurs.
+    """Return the expected number of occurrences of every n-gram of phones.
 
     An n-gram is a history of up to `order` - 1 phones, with `OPENING` first where it begins an utterance, and then a
     phone or `CLOSING`.

@@ -23,7 +23,7 @@ MARKS = re.compile(
 
 
 def is_mark(word: str) -> bool:
-    """Return True for a mark, or a piece of one of several words (`[door`): how it is said, its letters do not say."""
+    """Return True for a mark, or a piece of one of several words (`[door`), whose letters do not tell the sound."""
     match = MARKS.fullmatch(word)
     if match is not None:
         return match.lastgroup not in ("said", "variant")
@@ -31,6 +31,6 @@ def is_mark(word: str) -> bool:
 
 
 def parted(text: str) -> tuple[list[str], list[str]]:
-    """Return the words of a transcript between its marks, and the marks."""
+    """Split a transcript into words and marks; return both."""
     marks = [match.group() for match in MARKS.finditer(text) if is_mark(match.group())]
     return MARKS.sub(lambda match: " " if is_mark(match.group()) else match.group(), text).split(), marks

@@ -41,14 +41,14 @@ History = tuple[str, ...]
 BEGINNING: History = (OPENING,)
 SHORTER_FACTOR = 0.4
 NEVER_SAID = 1e-4
-"""Probability of a phone that was never said."""
+"""Probability of a phone that no transcript has."""
 ALWAYS_KEPT = 2
-"""Phones of a history that is always kept."""
+"""Length in phones of histories that are always kept."""
 
 
 @final
 class PhoneNgram:
-    """The model.
+    """A language model of phones: n-grams with shortened rare histories.
 
     Args:
         texts: ways to say each training transcript, with the number of times it occurs.
@@ -80,16 +80,16 @@ class PhoneNgram:
         return history if history in self._kept else history[-ALWAYS_KEPT:]
 
     def followers(self, history: History) -> Mapping[str, float]:
-        """Return log P of every phone that the model allows after a history, and of `CLOSING`."""
+        """Return log P of every phone, and of `CLOSING`, that the model allows after a history."""
         total = self._totals[history]
         return {phone: math.log(mean / total) for phone, mean in self._followers[history].items()}
 
     def allows(self, history: History, phone: str) -> bool:
-        """Return True if a phone, or `CLOSING`, has a probability after a history without shortening it?"""
+        """Return True if a phone, or `CLOSING`, has a probability after a history without shortening it."""
         return self._followers.get(history, {}).get(phone, 0.0) > 0
 
     def log_p(self, history: History, phone: str) -> float:
-        """Return log P(phone | history), of `CLOSING` too; by shorter histories where the model does not allow it."""
+        """Return log P(phone | history), also for `CLOSING`, by shorter histories if the model does not allow it."""
         cost = 0.0
         for shorter in (history, history[-1:], ()):
             if mean := self._followers.get(shorter, {}).get(phone, 0.0):
@@ -100,11 +100,11 @@ class PhoneNgram:
 
 @final
 class TranscriptGraphs(Sequence[StateGraph]):
-    """Numerators of a corpus, one for each different transcript, made when they are asked for; and the denominator.
+    """The graphs of a corpus: a numerator for each different transcript, made when asked for, and the denominator.
 
     Args:
         units: phones as hidden Markov models.
-        order, least: of the language model of phones (PhoneNgram).
+        order, least: options of the language model of phones (PhoneNgram).
     """
 
     def __init__(self, corpus: Corpus, units: UnitSet, order: int, least: float) -> None:
@@ -136,7 +136,7 @@ class TranscriptGraphs(Sequence[StateGraph]):
         return numerator(said, self._model, self._emitted)
 
     def said(self, text: str) -> Said | None:
-        """Return all ways to say a transcript; None where a word of it is unknown."""
+        """Return all ways to say a transcript; None if a word of it is unknown."""
         return ways_to_say(text.split(), self._corpus.alignment_lexicon)
 
     @cached_property
@@ -147,7 +147,7 @@ class TranscriptGraphs(Sequence[StateGraph]):
 
     @cached_property
     def denominator(self) -> StateGraph:
-        """Graph of all rows of phones that the training transcripts allow."""
+        """Graph of all phone sequences that the training transcripts allow."""
         return denominator(self._model, self._emitted)
 
 
@@ -155,7 +155,7 @@ def graph_splits(
     corpus: Corpus, store: FeatureStore, graphs: TranscriptGraphs, subsampling: int
 ) -> tuple[dict[str, LabelledUtterances], list[LeftOut]]:
     """Return the utterances of every split, each with one label, the number of its transcript in `graphs` from 1; and
-    those that are left out, with reasons."""
+    the utterances left out, with reasons."""
 
     def labels_of(utterance: Utterance, rows: int) -> list[int] | str:
         said = graphs.said(utterance.text)
@@ -170,11 +170,11 @@ def graph_splits(
 
 Key = TypeVar("Key")
 NOBODY = (0, 0)
-"""Columns of the state in which paths begin, which emits nothing."""
+"""Columns of the state where paths begin, which emits nothing."""
 
 
 def denominator(model: PhoneNgram, emitted: Emitted) -> StateGraph:
-    """Return all rows of phones that the model allows."""
+    """Build the denominator: the graph of all phone sequences that the model allows."""
     graph = _Growing[History](BEGINNING, lambda history: _columns(history, emitted))
     for history in graph.found():
         for phone, log_p in model.followers(history).items():
@@ -186,7 +186,7 @@ def denominator(model: PhoneNgram, emitted: Emitted) -> StateGraph:
 
 
 def numerator(said: Said, model: PhoneNgram, emitted: Emitted) -> StateGraph:
-    """Return all ways to say a transcript, weighted by the model."""
+    """Build a numerator: the graph of all ways to say a transcript, weighted by the model."""
     graph = _Growing[tuple[int, History]]((0, BEGINNING), lambda key: _columns(key[1], emitted))
     within = True
     for node, history in graph.found():
@@ -208,7 +208,7 @@ def _columns(history: History, emitted: Emitted) -> tuple[int, int]:
 
 
 class _Growing(Generic[Key]):
-    """A graph whose states are numbered as they are found."""
+    """A graph under construction, whose states are numbered as they are found."""
 
     def __init__(self, start: Key, columns: Callable[[Key], tuple[int, int]]) -> None:
         self._columns, self._order = columns, [start]
@@ -217,7 +217,7 @@ class _Growing(Generic[Key]):
         self._ends: dict[int, float] = {}
 
     def found(self) -> Iterator[Key]:
-        """Yield every state once, those that are found meanwhile too."""
+        """Yield every state once, also those found meanwhile."""
         at = 0
         while at < len(self._order):
             yield self._order[at]

@@ -67,7 +67,7 @@ class BlstmConfig(NetworkConfig):
 
 
 class Blstm(SequenceNetwork):
-    """Scores (B, S) of tied states for frames of sequences; see `SequenceNetwork` for the inputs."""
+    """The network: scores (B, S) of tied states for frames of sequences; see `SequenceNetwork` for the inputs."""
 
     same_operations = True
 
@@ -101,7 +101,7 @@ class Blstm(SequenceNetwork):
 
 
 class _BothWays(nn.Module):
-    """One layer: (T, N, I) -> (T, N, 2 H)."""
+    """One bidirectional layer, (T, N, I) -> (T, N, 2 H)."""
 
     def __init__(self, inputs: int, cells: int) -> None:
         super().__init__()
@@ -114,8 +114,8 @@ class _BothWays(nn.Module):
 
 
 def turned(lengths: Tensor, longest: int) -> Tensor:
-    """Return (T N,): where in (T, N), flattened, the frames lie of every sequence read from its last frame to its
-    first; padding stays where it is. Done twice, nothing has changed."""
+    """Return the order (T N,) of frames in flattened (T, N) that reverses every sequence; padding keeps its place. The
+    order is its own inverse."""
     time = torch.arange(longest, device=lengths.device)[:, None]
     turned = torch.where(time < lengths, lengths - 1 - time, time)
     return (turned * len(lengths) + torch.arange(len(lengths), device=lengths.device)).flatten()
@@ -128,7 +128,7 @@ def _rearrange(x: Tensor, turn: Tensor) -> Tensor:
 
 
 class _Turn(torch.autograd.Function):
-    """Rows in another order, one that undoes itself: so the gradient takes the same way, where autograd's own would add
+    """A reordering of rows that is its own inverse, so that the gradient is reordered alike; autograd's own would add
     up into zeros."""
 
     @staticmethod

@@ -87,7 +87,7 @@ class CldnnConfig(NetworkConfig):
 
 
 class Cldnn(SequenceNetwork):
-    """Scores (B, S) of tied states for frames of sequences; see `SequenceNetwork` for the inputs."""
+    """The network: scores (B, S) of tied states for frames of sequences; see `SequenceNetwork` for the inputs."""
 
     same_operations = True
 
@@ -156,7 +156,7 @@ class Cldnn(SequenceNetwork):
         return scores
 
     def _below(self, features: Tensor, mean: Tensor, std: Tensor) -> Tensor:
-        """Return convolution and feed-forward layers: (N, t + 2 R, F) -> (N, t, width)."""
+        """Apply the convolution and the feed-forward layers, (N, t + 2 R, F) -> (N, t, width)."""
         maps = self.convolution(self.frontend.over_time(features, mean, std).transpose(1, 2)).relu()
         pooled = nn.functional.max_pool2d(maps, (1, self.pool))
         below: Tensor = self.dense(pooled.transpose(1, 2).flatten(2))
@@ -167,8 +167,8 @@ State = tuple[Tensor, Tensor]
 
 
 def _read(lstm: nn.Module, x: Tensor, state: State | None = None) -> tuple[Tensor, State]:
-    """Return the LSTM's outputs and last state. On a CPU torch warns that it has no fast path for projections: let
-    it."""
+    """Run an LSTM; return its outputs and last state, without torch's warning that it has no fast path for projections
+    on a CPU."""
     with warnings.catch_warnings():
         warnings.filterwarnings("ignore", "LSTM with projections is not supported with oneDNN", UserWarning)
         outputs, after = lstm(x, state)

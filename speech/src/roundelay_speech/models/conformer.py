@@ -39,7 +39,7 @@ from roundelay_speech.models.network import AcousticNetwork, NetworkConfig, Sequ
 from roundelay_speech.models.sequences import Pieces
 
 LONGEST_DRAWN = 100
-"""Frames of a drawn chunk, at most: a second."""
+"""Most frames of a drawn chunk: a second."""
 
 
 @dataclass(frozen=True)
@@ -112,12 +112,12 @@ class ConformerConfig(NetworkConfig):
 
     @property
     def rows(self) -> int | None:
-        """L in recognition; None: whole utterances."""
+        """L, the rows of a chunk, in recognition; None: whole utterances."""
         return None if self.attention_chunk is None else self.attention_chunk // self.subsampling
 
     @property
     def rows_before(self) -> int:
-        """Rows before a chunk that attention sees."""
+        """Number of rows before a chunk that attention sees."""
         return self.left_chunks * (self.rows or 0)
 
     def network(self, features: Columns, states: int) -> "Conformer":
@@ -125,7 +125,7 @@ class ConformerConfig(NetworkConfig):
 
 
 class Conformer(SequenceNetwork):
-    """Scores (B, S) of tied states for frames of sequences; see `SequenceNetwork` for the inputs."""
+    """The network: scores (B, S) of tied states for frames of sequences; see `SequenceNetwork` for the inputs."""
 
     def __init__(self, config: ConformerConfig, features: Columns, states: int) -> None:
         pieces = Pieces(config.chunk, config.context, config.context)
@@ -157,7 +157,8 @@ class Conformer(SequenceNetwork):
         the past as before, rounded up to whole chunks.
 
         Raises:
-            UserError: it was trained on chunks of one size, or on none; not a multiple of `subsampling`.
+            UserError: the network was trained on chunks of one size, or on none; `frames` is no multiple of
+                `subsampling`.
         """
         if not self.config.dynamic_chunks:
             return super().in_chunks(frames)
@@ -173,7 +174,7 @@ class Conformer(SequenceNetwork):
         hold, one for each block; they then hold this chunk too.
 
         Args:
-            seen: (1, 1, 1, rows before + L), where not all rows that they hold were said; None: they were.
+            seen: (1, 1, 1, rows before + L), True for rows that exist; None: all do.
         """
         x = self.dropout(self.input(x))
         for block, past in zip(self.blocks, pasts, strict=True):
@@ -183,7 +184,7 @@ class Conformer(SequenceNetwork):
         return scores
 
     def _chunk(self) -> int | None:
-        """Return L of this call; None: whole sequences."""
+        """Return L, the rows of a chunk, for this call; None: whole sequences."""
         if not self.config.dynamic_chunks:
             return self.config.rows
         if not self.training:
@@ -192,7 +193,7 @@ class Conformer(SequenceNetwork):
         return None if whole < 0.5 else 1 + int(share * max(1, LONGEST_DRAWN // self.subsampling))
 
     def _seen(self, inside: Tensor, chunk: int) -> Tensor:
-        """Return (N, T, T): which rows attention sees from each one, itself always."""
+        """Return the mask (N, T, T) of the rows that attention sees from each row, itself always."""
         rows = torch.arange(inside.shape[1], device=inside.device)
         number = rows // chunk
         behind = number[:, None] - number
@@ -203,7 +204,7 @@ class Conformer(SequenceNetwork):
 @final
 @dataclass(eq=False)
 class Past:
-    """Everything of one block that later chunks need of earlier ones."""
+    """Everything of earlier chunks that one block needs for later ones."""
 
     rows: int | Tensor  # that came before
     # keys, values: (1, heads, rows that attention sees, D / heads) each.
@@ -220,7 +221,7 @@ class Past:
 
 @final
 class _StreamedChunks(Streamed):
-    """A chunk after the other."""
+    """An evaluation of one utterance chunk by chunk."""
 
     def __init__(self, network: Conformer, mean: Tensor, std: Tensor) -> None:
         assert network.config.attention_chunk is not None
@@ -239,7 +240,7 @@ class _StreamedChunks(Streamed):
 
 
 class _Block(nn.Module):
-    """(N, T, D) -> (N, T, D)."""
+    """One Conformer block, (N, T, D) -> (N, T, D)."""
 
     def __init__(self, config: ConformerConfig) -> None:
         super().__init__()
@@ -256,7 +257,7 @@ class _Block(nn.Module):
         return normal
 
     def going_on(self, x: Tensor, past: Past, seen: Tensor | None) -> Tensor:
-        """Return the same of the next chunk (1, L, D)."""
+        """Return the block's output for the next chunk (1, L, D), after `past`, which then has this chunk too."""
         x = x + 0.5 * self.first(x)
         x = x + self.attention.going_on(x, past, seen)
         x = x + self.convolution.going_on(x, past)
@@ -279,10 +280,10 @@ def _feed_forward(config: ConformerConfig) -> nn.Sequential:
 
 
 class _Attention(nn.Module):
-    """Every frame looks at those frames of its sequence that it may see.
+    """Self-attention of every frame over the frames of its sequence that it may see.
 
     Args:
-        config: of the network.
+        config: configuration of the network.
     """
 
     def __init__(self, config: ConformerConfig) -> None:
@@ -297,7 +298,7 @@ class _Attention(nn.Module):
         return self._found(query, key, value, seen[:, None])
 
     def going_on(self, x: Tensor, past: Past, seen: Tensor | None) -> Tensor:
-        """Return the same of the next chunk (1, L, D)."""
+        """Return the attention's output for the next chunk (1, L, D), after `past`, which then has this chunk too."""
         query, key, value = self._parts(x, past.rows)
         keys, values = torch.cat([past.keys, key], 2), torch.cat([past.values, value], 2)
         forgotten = max(0, keys.shape[2] - self.before)
@@ -305,7 +306,7 @@ class _Attention(nn.Module):
         return self._found(query, keys, values, seen)
 
     def _parts(self, x: Tensor, before: int | Tensor) -> tuple[Tensor, Tensor, Tensor]:
-        """Return queries, keys and values (N, heads, T, D / heads) of rows that come after so many others."""
+        """Return the queries, keys and values (N, heads, T, D / heads) of rows after `before` others."""
         sequences, longest, width = x.shape
         heads = self.inputs(self.norm(x)).view(sequences, longest, 3, self.heads, width // self.heads)
         query, key, value = heads.permute(2, 0, 3, 1, 4)
@@ -319,8 +320,8 @@ class _Attention(nn.Module):
 
 
 class _Convolution(nn.Module):
-    """Every frame sees its neighbourhood, feature by feature; beyond the sequence, and behind its chunk, there is
-    nothing."""
+    """A convolution over each frame's neighbourhood, feature by feature; beyond the sequence, and behind a chunk, are
+    zeros."""
 
     def __init__(self, config: ConformerConfig) -> None:
         super().__init__()
@@ -343,13 +344,13 @@ class _Convolution(nn.Module):
         return self._found(near.reshape(sequences, -1, width)[:, :rows])
 
     def going_on(self, x: Tensor, past: Past) -> Tensor:
-        """Return the same of the next chunk (1, L, D)."""
+        """Return the convolution's output for the next chunk (1, L, D), after `past`, which then has this chunk too."""
         gated = torch.cat([past.near, nn.functional.glu(self.gated(self.norm(x)), 2)], 1)
         past.near = gated[:, x.shape[1] :]
         return self._found(self._inside(gated.transpose(1, 2)).transpose(1, 2))
 
     def _inside(self, some: Tensor) -> Tensor:
-        """Return chunks with half a kernel before them, (C, D, half + L) -> (C, D, L)."""
+        """Convolve chunks with half a kernel of frames before them, (C, D, half + L) -> (C, D, L)."""
         weight, bias = self.depthwise.weight, self.depthwise.bias
         return nn.functional.conv1d(nn.functional.pad(some, (0, self.side)), weight, bias, groups=some.shape[1])
 
@@ -359,9 +360,9 @@ class _Convolution(nn.Module):
 
 
 def rotated(x: Tensor, before: int | Tensor = 0) -> Tensor:
-    """Return queries or keys (N, heads, T, d), pairs of their elements turned by an angle that grows with time: their
-    products then depend on how far apart two frames are, not on where they are. Angles are d / 2 geometric steps from 1
-    to 1 / 10,000 a frame; `before` frames came before these."""
+    """Rotate queries or keys (N, heads, T, d): pairs of their elements are turned by an angle that grows with time, so
+    that products depend on the distance of two frames alone. Angles are d / 2 geometric steps from 1 to 1 / 10,000 a
+    frame; the first row is number `before`."""
     half = x.shape[-1] // 2
     steps = torch.arange(half, device=x.device, dtype=torch.float32) / half
     time = torch.arange(x.shape[2], device=x.device, dtype=torch.float32) + before

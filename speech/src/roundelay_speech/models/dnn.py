@@ -45,7 +45,7 @@ class DnnConfig(NetworkConfig):
 
 
 class Dnn(FrameNetwork):
-    """Scores (B, S) of tied states for windows of features; see `Frontend` for the inputs."""
+    """The network: scores (B, S) of tied states for windows of features; see `Frontend` for the inputs."""
 
     same_operations = True
 

@@ -34,9 +34,10 @@ from roundelay_speech.features.store import FeatureStore
 from roundelay_speech.models.frontend import FrontendConfig
 
 MANY_RUNS = 1 << 19
-"""From so many runs on (some 1,600 hours) they are found by a guide; fewer stay in a cache."""
+"""Number of runs (some 1,600 hours) from which on they are found by a guide; fewer stay in a cache."""
 GUIDE_BITS, MOST_STEPS = 11, 24
-"""Frames between two entries of the guide, as a power of 2: 2 bytes an utterance of 10 s. Steps from there, at most."""
+"""The guide: frames between two entries, as a power of 2 (2 bytes an utterance of 10 s), and most steps from an entry.
+"""
 
 
 @dataclass(frozen=True, eq=False)
@@ -54,13 +55,14 @@ class LabelledRuns:
     def of(
         cls, firsts: Integers, utterances: Integers, ends: Integers, bounds: Integers, block: int = BLOCK_SIZE
     ) -> "LabelledRuns":
-        """Return these runs of these utterances, and their blocks of so many frames."""
+        """Build the runs from their first frames, utterances and ends, in blocks of about `block` frames."""
         blocks = block_starts(bounds, block)
         return cls(firsts, utterances, ends, bounds, blocks, bounds[blocks])
 
     @classmethod
     def find(cls, labels: NDArray[np.int32], store: FeatureStore, names: Iterable[str]) -> "LabelledRuns":
-        """Return the runs in these utterances whose labels, of all frames of the store, are 0 or more."""
+        """Find the runs of frames with labels of 0 or more in the utterances `names`; `labels` are of all frames of the
+        store."""
         firsts: list[int] = []
         utterances: list[int] = []
         sizes: list[int] = []
@@ -87,7 +89,7 @@ class LabelledRuns:
         )
 
     def within(self, stretches: Iterable[tuple[int, int]]) -> "LabelledRuns":
-        """Return the runs in utterances at these places in the store, first and end of each stretch; numbered anew."""
+        """Return the runs in utterances of these stretches (first and end place in the store), renumbered."""
         some = np.zeros(len(self.firsts), bool)
         for first, end in stretches:
             some |= (first <= self.utterances) & (self.utterances < end)
@@ -97,28 +99,28 @@ class LabelledRuns:
         return LabelledRuns.of(self.firsts[some], utterances, ends, np.concatenate([ends[new], ends[-1:]]))
 
     def joined(self) -> tuple[Integers, Integers]:
-        """Return first frames in the store, and ends, of stretches of runs that follow each other without a gap."""
+        """Join runs without gaps between them; return the stretches' first frames in the store, and ends."""
         ends = self.firsts + np.diff(self.ends)
         new = np.concatenate([[True], self.firsts[1:] != ends[:-1]])[: len(ends)]
         return self.firsts[new], ends[np.roll(new, -1)]
 
     @property
     def frames(self) -> int:
-        """Labelled frames."""
+        """Number of labelled frames."""
         return int(self.ends[-1])
 
     def in_store(self, numbers: Integers) -> Integers:
-        """Return frames in the store (B,) of labelled frames (B,)."""
+        """Return the places (B,) in the store of labelled frames (B,), by number."""
         return self.locate(numbers)[0]
 
     def locate(self, numbers: Integers) -> tuple[Integers, Integers]:
-        """Return frames in the store (B,) of labelled frames (B,), and the places there of their utterances (B,)."""
+        """Return the places (B,) in the store of labelled frames (B,), and of their utterances (B,)."""
         run = self._runs_of(numbers)
         return self.firsts[run] + (numbers - self.ends[run]), self.utterances[run]
 
     def _runs_of(self, numbers: Integers) -> Integers:
-        """Return runs (B,) of labelled frames (B,). Among millions of runs a search waits for memory in nearly every
-        step: so it begins where the guide says, a few runs before the right one."""
+        """Return the runs (B,) of labelled frames (B,). Since a search among millions of runs waits for memory in
+        nearly every step, it begins where the guide says, a few runs before the right one."""
         if len(self.firsts) < MANY_RUNS:
             return np.searchsorted(self.ends, numbers, side="right") - 1
         run: Integers = self._guide[numbers >> GUIDE_BITS].astype(np.int64)
@@ -131,33 +133,33 @@ class LabelledRuns:
 
     @cached_property
     def _guide(self) -> NDArray[np.int32]:
-        """The run of every labelled frame whose number is a multiple of 2 to the GUIDE_BITS."""
+        """The guide: the run of every labelled frame whose number is a multiple of 2 to the GUIDE_BITS."""
         every = np.arange(0, self.frames, 1 << GUIDE_BITS)
         return (np.searchsorted(self.ends, every, side="right") - 1).astype(np.int32)
 
     def numbers(self, blocks: NDArray[np.int32]) -> Integers:
-        """Return all labelled frames of these blocks, one block after the other."""
+        """Return the numbers of all labelled frames of `blocks`, block by block."""
         return expand(self.starts[blocks], self.starts[blocks + 1] - self.starts[blocks])
 
     def stretches(self, blocks: NDArray[np.int32]) -> tuple[Integers, Integers]:
-        """Return first frames in the store of these blocks, and their ends; frames between two runs are included."""
+        """Return the first frames in the store of `blocks`, and their ends; frames between runs are included."""
         begins = self.in_store(self.starts[blocks])
         ends = self.in_store(self.starts[blocks + 1] - 1) + 1
         return begins, ends
 
 
 TRAINED = "train"
-"""The split that orders and shards are of."""
+"""The split to which orders and shards apply."""
 Windows = tuple[Tensor, Tensor, Tensor]
 """(windows (B, W, F), speaker mean (B, F), speaker standard deviation (B, F))."""
 
 
 Split = Sequence[str] | LabelledRuns
-"""Utterances of a split by id; or its labelled frames, where they are found already."""
+"""Ids of the utterances of a split; or its labelled frames, if they are already found."""
 OrderName = Literal["shuffle", "blocks"]
 """Orders of an epoch: all frames shuffled, which takes a number for each; or blocks (core/block_order.py)."""
 COUNTED_AT_ONCE = 1 << 20
-"""Frames, or utterances, that are counted at once."""
+"""Frames, or utterances, that are counted at a time."""
 
 
 class LabelledFrames:
@@ -165,13 +167,13 @@ class LabelledFrames:
     used.
 
     Args:
-        labels: (T,) tied state of every frame in store order, -1 where there is none.
+        labels: (T,) tied state of every frame in store order, -1 for none.
         splits: utterance ids by split, or their runs.
-        order: of an epoch.
+        order: kind of an epoch's order.
     """
 
     window = WINDOW_SIZE
-    """Frames of a window of blocks, about."""
+    """Approximate number of frames of a window of blocks."""
 
     def __init__(
         self,
@@ -199,17 +201,18 @@ class LabelledFrames:
 
     @property
     def shards(self) -> tuple[int, ...]:
-        """Labelled frames in every shard of the training split, -1 where it is not here; none: it has no shards."""
+        """Number of labelled frames in every shard of the training split, -1 for a missing one; empty: there are no
+        shards."""
         runs = self._all_here
         if runs is None:
             return ()
         return tuple(runs.within([(one.first, one.end)]).frames if one.here else -1 for one in self._store.shards)
 
     def train_on(self, shards: tuple[int, ...]) -> None:
-        """Make these shards, all here, the training split from now on; none: everything that is here.
+        """Train on these shards from now on; empty: on everything that is here.
 
         Raises:
-            UserError: one is not here.
+            UserError: a shard is not here.
         """
         if shards == self._now or self._all_here is None:
             return
@@ -224,11 +227,11 @@ class LabelledFrames:
         self._now = shards
 
     def count(self, split: str) -> int:
-        """Return labelled frames in `split`."""
+        """Return the number of labelled frames in `split`."""
         return self._runs[split].frames
 
     def windows(self, split: str, numbers: NDArray[np.int64], reach: int) -> Windows:
-        """Return windows of `reach` frames on each side of these labelled frames of `split`; at the edges of an
+        """Return windows of `reach` frames on each side of the labelled frames `numbers` of `split`; at the edges of an
         utterance its first or last frame is repeated."""
         frames = self._runs[split].in_store(numbers)
         if self._how == "blocks":  # these lie anywhere
@@ -236,7 +239,7 @@ class LabelledFrames:
         return cut_windows(self._store, frames, np.arange(-reach, reach + 1))
 
     def label_counts(self, split: str, states: int) -> NDArray[np.int64]:
-        """Return (S,): how often each tied state occurs in `split`, in shards that are not here too."""
+        """Count how often each tied state occurs in `split`, (S,), missing shards included."""
         counts, begins, ends = np.zeros(states, np.int64), *self._runs[split].joined()
         if split == TRAINED and any(not one.here for one in self._store.shards):  # their labels are here
             begins, ends = self._store.offsets[[self._store.shards[0].first, self._store.shards[-1].end]].reshape(2, 1)
@@ -262,7 +265,7 @@ class LabelledFrames:
 
 
 class FrameExamples(LabelledFrames):
-    """Every labelled frame is an example, of any utterance."""
+    """Examples that are single labelled frames of any utterance."""
 
     sequences = None
 
@@ -283,11 +286,11 @@ class FrameExamples(LabelledFrames):
         return plan.order() if self._how == "shuffle" else self._in_blocks(plan, self._shuffled)
 
     def _shuffled(self, rng: np.random.Generator, blocks: NDArray[np.int32], *_: object, **__: object) -> Integers:
-        """Return all frames of these blocks, shuffled."""
+        """Return all frames of `blocks`, shuffled."""
         return rng.permutation(self._runs["train"].numbers(blocks))
 
     def batch(self, split: str, numbers: NDArray[np.int64]) -> tuple[Windows, Tensor]:
-        """Return windows and labels (B,) of these labelled frames of `split`."""
+        """Return the windows and labels (B,) of the labelled frames `numbers` of `split`."""
         frames, utterance = self._runs[split].locate(numbers)
         windows = cut_windows(self._store, frames, self._reach, utterance)
         return windows, torch.from_numpy(self._labels[frames].astype(np.int64))
@@ -302,7 +305,7 @@ def cut_windows(
     store: FeatureStore, frames: NDArray[np.int64], reach: NDArray[np.int64], utterance: Integers | None = None
 ) -> Windows:
     """Return windows of `frames` (B,) at the neighbouring offsets `reach` (W,), kept inside each frame's own
-    `utterance` (B,), which is looked for where it is not given."""
+    `utterance` (B,), which is found if not given."""
     if utterance is None:
         utterance = np.searchsorted(store.offsets, frames, side="right") - 1
     first, last = store.offsets[utterance], store.offsets[utterance + 1] - 1
@@ -326,15 +329,16 @@ def cut_windows(
 
 
 def _stretches(array: NDArray[np.float32], frames: int) -> NDArray[np.float32]:
-    """Return every stretch of so many frames of `array` (T, F), by its first: (T - frames + 1, frames, F), without
-    copying."""
+    """Return views of all stretches of `frames` frames in `array` (T, F), by their first frame: (T - frames + 1,
+    frames, F)."""
     step, feature = array.strides
     shape = (max(0, len(array) - frames + 1), frames, array.shape[1])
     return np.lib.stride_tricks.as_strided(array, shape, (step, step, feature), writeable=False)
 
 
 def log_prior(counts: NDArray[np.int64]) -> NDArray[np.float32]:
-    """Return (S,) log relative frequency of each tied state in the training alignment, each counted once more."""
+    """Return the log prior (S,): log relative frequencies of tied states in the training alignment, each counted once
+    more."""
     smooth = counts + 1.0
     prior: NDArray[np.float32] = np.log(smooth / smooth.sum()).astype(np.float32)
     return prior
@@ -360,7 +364,7 @@ def log_likelihoods(
 
 
 def scaled(scores: Tensor, prior: NDArray[np.float32]) -> NDArray[np.float32]:
-    """Return log-likelihoods (B, S), up to a constant a row, of a network's scores (B, S)."""
+    """Return log-likelihoods (B, S), up to a constant for each row, from a network's scores (B, S)."""
     posterior: NDArray[np.float32] = torch.log_softmax(scores.float(), 1).cpu().numpy()
     likelihoods: NDArray[np.float32] = np.ascontiguousarray(posterior - prior)
     return likelihoods

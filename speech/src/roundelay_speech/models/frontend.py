@@ -25,7 +25,8 @@ from roundelay_speech.features.store import StoredPart
 
 @dataclass(frozen=True)
 class FrontendConfig:
-    """`context` frames are spliced on both sides; `order` deltas, each over `delta_window` frames on both sides."""
+    """The options of a front end: `context` frames are spliced on both sides; `order` deltas, each over `delta_window`
+    frames on both sides."""
 
     context: int = 5
     order: int = 2
@@ -33,17 +34,17 @@ class FrontendConfig:
 
     @property
     def reach(self) -> int:
-        """Frames needed on each side of a frame."""
+        """Number of frames needed on each side of a frame."""
         return self.context + self.order * self.delta_window
 
     @property
     def width(self) -> int:
-        """W: frames of the window."""
+        """W, the frames of a window."""
         return 2 * self.reach + 1
 
     @property
     def spliced(self) -> int:
-        """K: vectors of F features in the output; (order + 1) x (2 context + 1)."""
+        """K, the vectors of F features in the output: (order + 1) x (2 context + 1)."""
         return (self.order + 1) * (2 * self.context + 1)
 
 
@@ -63,7 +64,7 @@ def delta_kernels(order: int, window: int) -> list[NDArray[np.float64]]:
 
 
 def splice_matrix(config: FrontendConfig) -> NDArray[np.float32]:
-    """Return (K, W): deltas and splicing are one linear map over time. Row (order, position), order slowest."""
+    """Return deltas and splicing as one linear map over time, (K, W). Rows are (order, position), order slowest."""
     rows = []
     for kernel in delta_kernels(config.order, config.delta_window):
         half = len(kernel) // 2
@@ -76,11 +77,11 @@ def splice_matrix(config: FrontendConfig) -> NDArray[np.float32]:
 
 
 Columns = int | Sequence[StoredPart]
-"""F features that are all alike, or a store's facts about its columns."""
+"""Columns of features: F that are all alike, or a store's facts about them."""
 
 
 def kept_outputs(config: FrontendConfig, parts: Sequence[StoredPart]) -> NDArray[np.bool_]:
-    """Return (order + 1, 2 context + 1, F): which orders of deltas and which neighbours a network sees of each
+    """Return the mask (order + 1, 2 context + 1, F) of the deltas and neighbours that a network sees of each
     feature."""
     orders = np.repeat([min(part.deltas, config.order) for part in parts], [part.width for part in parts])
     spliced = np.repeat([part.spliced for part in parts], [part.width for part in parts])
@@ -91,11 +92,11 @@ def kept_outputs(config: FrontendConfig, parts: Sequence[StoredPart]) -> NDArray
 
 
 class Frontend(nn.Module):
-    """Windows of stored features (B, W, F) and their speakers' mean and standard deviation (B, F) -> (B, K F), or fewer
-    where some features have no deltas or neighbours.
+    """The front end of a network, from windows of stored features (B, W, F), with their speakers' mean and standard
+    deviation (B, F), to (B, K F), or fewer if some features have no deltas or neighbours.
 
-    An utterance is thought to go on before its beginning and after its end with its first and last frame; the code that
-    cuts the windows does that. `scale` (order + 1, F) brings each order to unit variance; it is data, not a parameter.
+    An utterance is extended at both ends by its first and last frame; the code that cuts windows does that. `scale`
+    (order + 1, F) brings each order to unit variance; it is data, not a parameter.
 
     Args:
         features: F, or the store's facts about its columns.
@@ -136,13 +137,13 @@ class Frontend(nn.Module):
             return seen if self.kept is None else seen.index_select(1, self.kept)
 
     def _orders(self, normal: Tensor) -> Tensor:
-        """Return (B, W, F) -> (B, order + 1, 2 context + 1, F)."""
+        """Compute deltas and neighbours, (B, W, F) -> (B, order + 1, 2 context + 1, F)."""
         spliced = torch.matmul(self.matrix, normal)  # (K, W) x (B, W, F) -> (B, K, F)
         return spliced.view(normal.shape[0], self.config.order + 1, -1, normal.shape[2]) * self.scale[:, None]
 
     def over_time(self, features: Tensor, mean: Tensor, std: Tensor) -> Tensor:
-        """Return sequences of stored features (N, T + 2 reach, F), with their speakers' mean and standard deviation (N,
-        F) -> (N, T, order + 1, F); for a front end without splicing, with any deltas."""
+        """Apply a front end without splicing to sequences of stored features (N, T + 2 reach, F), with their speakers'
+        mean and standard deviation (N, F): -> (N, T, order + 1, F)."""
         if self.config.context:
             raise ValueError("sequences are not spliced: the network sees the neighbours itself")
         with torch.autocast(features.device.type, enabled=False):
@@ -153,15 +154,15 @@ class Frontend(nn.Module):
             return orders.transpose(2, 3) * self.scale
 
     def flat_over_time(self, features: Tensor, mean: Tensor, std: Tensor) -> Tensor:
-        """Return as `over_time`, (N, T, width): the result of `forward` for every frame of a sequence."""
+        """Apply `forward` to every frame of sequences, as `over_time`: -> (N, T, width)."""
         seen = self.over_time(features, mean, std).flatten(2)
         return seen if self.kept is None else seen.index_select(2, self.kept)
 
 
 @dataclass(frozen=True)
 class AugmentConfig:
-    """Masks of each window (of a network that splices frames) or sequence; widths are uniform from 0. Without masks
-    nothing is hidden."""
+    """The options of SpecAugment: masks of each window (of a network that splices frames) or sequence, with widths
+    uniform from 0. Without masks nothing is hidden."""
 
     time_masks: Whole = 0
     """SpecAugment, masks over time."""
@@ -184,7 +185,7 @@ class AugmentConfig:
 
 
 class SpecAugment(nn.Module):
-    """Normalised features (B, T, F) with parts of them at 0, in training; the same in evaluation.
+    """SpecAugment: in training, parts of normalised features (B, T, F) become 0; in evaluation none do.
 
     Masks of time hide all columns but those that are not spliced (a vector of the whole utterance has no time); masks
     of frequency hide bands of the filterbanks.
@@ -218,7 +219,7 @@ class SpecAugment(nn.Module):
 
 
 def _mask(batch: int, length: int, longest: int, device: torch.device) -> Tensor:
-    """Return (batch, length): one stretch in each row, of 0 to `longest` places, anywhere."""
+    """Return a mask (batch, length) with one stretch of 0 to `longest` places in each row."""
     width = (torch.rand((batch, 1), device=device) * (longest + 1)).long()
     start = (torch.rand((batch, 1), device=device) * (length - width + 1)).long()
     place = torch.arange(length, device=device)

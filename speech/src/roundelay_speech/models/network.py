@@ -32,10 +32,10 @@ from roundelay_speech.models.sequences import (
 
 
 class Streamed(ABC):
-    """Evaluates one utterance; for one use.
+    """An evaluation of one utterance as its frames come; for a single use.
 
     Args:
-        reach: R.
+        reach: R, frames of features needed on each side.
         chunk: frames that are evaluated together; scores of the first of them wait for the last.
         columns: S.
         least: frames of a chunk at least, where chunks may be of any size; None: all are of that size.
@@ -47,7 +47,8 @@ class Streamed(ABC):
 
     @property
     def delay(self) -> int:
-        """Frames that must have come before the first of a chunk has scores: the chunk, and its right context."""
+        """Number of frames that must have come before the first frame of a chunk has scores: the chunk and its right
+        context."""
         return self._chunk + self._reach
 
     def push(self, features: Tensor, *, last: bool = False, together: bool = False) -> Tensor:
@@ -81,13 +82,15 @@ class Streamed(ABC):
 
 
 class AcousticNetwork(nn.Module, ABC):
-    """Called with the inputs of B frames it gives their scores (B, S). It keeps nothing from one call to the next."""
+    """The base of acoustic networks: from the inputs of B frames to their scores (B, S). Nothing is kept from call to
+    call."""
 
     frontend: Frontend
     subsampling: int = 1
-    """Frames of features that one row of scores stands for."""
+    """Number of frames of features for one row of scores."""
     same_operations: bool = False
-    """It does the same operations for all inputs of a shape: see `roundelay.learner.gradient_graphs`."""
+    """True if the network does the same operations for all inputs of a shape: see `roundelay.learner.gradient_graphs`.
+    """
 
     @property
     def output_layer(self) -> str:
@@ -96,7 +99,7 @@ class AcousticNetwork(nn.Module, ABC):
 
     @property
     def columns(self) -> int:
-        """S: scores of a row."""
+        """S, the scores of a row."""
         layer = self.get_submodule(self.output_layer)
         assert isinstance(layer, nn.Linear)
         return layer.out_features
@@ -115,10 +118,10 @@ class AcousticNetwork(nn.Module, ABC):
     def examples(
         self, store: FeatureStore, labels: NDArray[np.int32], splits: Mapping[str, Split], order: OrderName = "shuffle"
     ) -> FrameExamples | SequenceExamples:
-        """Return the labelled frames of all splits, drawn the way this network wants them, in that order."""
+        """Return the labelled frames of all splits as examples that this network can train on, in an `order`."""
 
     def utterances(self, store: FeatureStore, splits: Mapping[str, LabelledUtterances]) -> UtteranceExamples:
-        """Return the labelled utterances of all splits, drawn whole.
+        """Return the labelled utterances of all splits as examples, each whole.
 
         Raises:
             UserError: the network does not train on whole utterances.
@@ -142,7 +145,7 @@ class AcousticNetwork(nn.Module, ABC):
         """Return the network with the same parameters, evaluated in chunks of so many frames.
 
         Raises:
-            UserError: it was not trained for that.
+            UserError: the network was not trained for that.
         """
         raise UserError(
             f"Chunks of {frames} frames: this {type(self).__name__.lower()} was not trained for them. A conformer that "
@@ -153,7 +156,7 @@ class AcousticNetwork(nn.Module, ABC):
 class NetworkConfig(ABC):
     """The section `model` of a recipe: a frozen dataclass of the options of one network, which makes it.
 
-    Its first field is `name`, the one value that chooses it.
+    The first field is `name`, whose single value chooses the network.
     """
 
     name: str
@@ -164,15 +167,16 @@ class NetworkConfig(ABC):
 
     @abstractmethod
     def network(self, features: Columns, states: int) -> AcousticNetwork:
-        """Return the network for these stored features, and so many tied states.
+        """Make the network for these stored features, and `states` tied states.
 
         Raises:
-            UserError: it cannot be built for such features.
+            UserError: the network cannot be built for these features.
         """
 
 
 class FrameNetwork(AcousticNetwork):
-    """Network with a window around each frame: windows (B, W, F), speaker mean (B, F) and standard deviation (B, F)."""
+    """The base of networks with a window around each frame: windows (B, W, F), speaker mean (B, F) and standard
+    deviation (B, F)."""
 
     def examples(
         self, store: FeatureStore, labels: NDArray[np.int32], splits: Mapping[str, Split], order: OrderName = "shuffle"
@@ -190,7 +194,7 @@ class FrameNetwork(AcousticNetwork):
 
 @final
 class _StreamedWindows(Streamed):
-    """A window around each frame, as soon as it is whole."""
+    """An evaluation of one utterance by windows, each as soon as it is whole."""
 
     def __init__(self, network: FrameNetwork, mean: Tensor, std: Tensor) -> None:
         super().__init__(network.frontend.config.reach, 1, network.columns)
@@ -205,15 +209,16 @@ class _StreamedWindows(Streamed):
 
 
 class SequenceNetwork(AcousticNetwork):
-    """Network over sequences: features (N, T + 2 R, F), speaker mean (N, F), standard deviation (N, F), lengths (N,),
-    and which of the N x T frames, rows first, are wanted (B,). Frames beyond a sequence's length have no influence.
+    """The base of networks over sequences: features (N, T + 2 R, F), speaker mean (N, F), standard deviation (N, F),
+    lengths (N,), and which of the N x T frames, rows first, are wanted (B,). Frames beyond a sequence's length have no
+    influence.
 
     Args:
         deltas: orders of deltas beside the static features.
-        context: frames more on each side that the network's first layer looks at.
+        context: further frames on each side that the network's first layer sees.
         pieces: how utterances are cut for training.
-        subsampling: so many frames become one before the first layer, which `stacked` does; `index` numbers the
-            stacked ones. More than 1 is for whole utterances.
+        subsampling: number of frames that `stacked` makes one before the first layer; `index` numbers the stacked ones.
+            More than 1 is for whole utterances.
     """
 
     def __init__(self, features: Columns, deltas: int, context: int, pieces: Pieces, subsampling: int = 1) -> None:
@@ -239,12 +244,12 @@ class SequenceNetwork(AcousticNetwork):
 
     @abstractmethod
     def forward(self, features: Tensor, mean: Tensor, std: Tensor, lengths: Tensor, index: Tensor) -> Tensor:
-        """Return scores (B, S)."""
+        """Return the scores (B, S) of the wanted frames."""
 
 
 def stacked(x: Tensor, lengths: Tensor, number: int) -> tuple[Tensor, Tensor]:
-    """Return frames (N, T, I) of sequences of these lengths (N,), `number` neighbours made one: (N, T', number I) with
-    T' = T / number rounded up, and the lengths of that (N,). Missing frames at an end are zero."""
+    """Stack `number` neighbouring frames of sequences (N, T, I) with these lengths (N,): return (N, T', number I), T' =
+    T / number rounded up, and the new lengths (N,). Missing frames at an end are zero."""
     if number == 1:
         return x, lengths
     time = torch.arange(x.shape[1], device=x.device)

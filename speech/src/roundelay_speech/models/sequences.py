@@ -50,12 +50,12 @@ from roundelay_speech.models.frames import (
 
 @final
 class LaidOut:
-    """An order of the frames of pieces.
+    """An order of frames by pieces of utterances, within a window of an epoch.
 
     Args:
-        begins, sizes: of pieces in the order in which they are laid out; all of a window's.
+        begins, sizes: first frames and sizes of all pieces of a window, in the order in which they are laid out.
         at: position of the window in the epoch.
-        round_: frames of a round.
+        round_: number of frames of a round.
         rng: shuffles the rounds.
     """
 
@@ -84,7 +84,7 @@ class LaidOut:
         return np.concatenate(parts)
 
     def _laid(self, start: int, stop: int) -> Integers:
-        """Return frames `start` to `stop` of those laid out."""
+        """Return frames `start` to `stop` of the laid-out order."""
         first, last = np.searchsorted(self._ends, [start, stop - 1], side="right")
         begins, sizes = self._begins[first : last + 1].copy(), self._sizes[first : last + 1].copy()
         skipped = start - int(self._ends[first] - self._sizes[first])
@@ -100,16 +100,17 @@ Sequences = tuple[Tensor, Tensor, Tensor, Tensor, Tensor]
 Row n of the features begins R frames before the sequence; `index` says which of the N x T frames, rows first, count."""
 
 JITTER = 0.05
-"""Pieces are sorted by their length give or take this share of the mean length, anew in every epoch."""
+"""Share of the mean length by which lengths are varied at random before pieces are sorted by them, anew in every epoch.
+"""
 
 
 @dataclass(frozen=True)
 class Pieces:
-    """Cutting of utterances into pieces.
+    """A way to cut utterances into pieces.
 
     chunk   frames that count in a piece, about (an utterance is cut evenly); None: all of the utterance
     left, right   frames of context the network sees beyond a cut; never beyond the utterance
-    fill    the left context is always there: before the first frame of an utterance, that frame is repeated
+    fill    True if the left context is always complete: an utterance's first frame is repeated before it
     """
 
     chunk: int | None = None
@@ -132,14 +133,14 @@ class Pieces:
         return Pieces(max(1, window - 2 * side), side, side)
 
     def cut(self, sizes: NDArray[np.int64]) -> NDArray[np.int64]:
-        """Return first frames of the pieces of utterances with `sizes` (U,) frames, the frames of all numbered in a
-        row; with the end of the last."""
+        """Return the first frames of the pieces of utterances with `sizes` (U,) frames, numbered through all
+        utterances, and the end of the last piece."""
         ends = np.cumsum(sizes)
         begins, _ = self.cut_at(ends - sizes, sizes)
         return np.concatenate([begins, ends[-1:]]) if len(ends) else np.zeros(1, np.int64)
 
     def cut_at(self, begins: Integers, sizes: Integers) -> tuple[Integers, Integers]:
-        """Return first frames and sizes of the pieces of utterances that begin at `begins` (U,) and have `sizes`
+        """Return the first frames and sizes of the pieces of utterances that begin at `begins` (U,) and have `sizes`
         (U,)."""
         parts = self.parts(sizes)
         utterance = np.repeat(np.arange(len(sizes)), parts)
@@ -148,16 +149,16 @@ class Pieces:
         return begins[utterance] + cuts[0], cuts[1] - cuts[0]
 
     def parts(self, sizes: Integers) -> Integers:
-        """Return pieces (U,) that utterances of `sizes` (U,) frames are cut into."""
+        """Return the number of pieces (U,) into which utterances of `sizes` (U,) frames are cut."""
         if self.chunk is None:
             return np.ones(len(sizes), np.int64)
         return np.maximum(1, np.rint(sizes / self.chunk)).astype(np.int64)
 
 
 def lay_out(pieces: NDArray[np.int64], plan: EpochPlan) -> NDArray[np.int64]:
-    """Return the order (frames,) of an epoch: pieces, given by where they begin and the last ends, sorted by length,
-    cut into rounds of `plan.minibatch` frames, and the rounds shuffled. The last round, which may be smaller, holds
-    pieces of any one length."""
+    """Return the order (frames,) of an epoch: pieces, given by their beginnings and the last one's end, sorted by
+    length, cut into rounds of `plan.minibatch` frames, and the rounds shuffled. The last round, which may be smaller,
+    holds pieces of any one length."""
     rng = stream(plan.seed, "order", plan.epoch)
     pieces = np.unique(np.minimum(pieces, plan.examples))  # a plan may want the first ones only
     sizes = np.diff(pieces)
@@ -166,8 +167,8 @@ def lay_out(pieces: NDArray[np.int64], plan: EpochPlan) -> NDArray[np.int64]:
 
 
 def shuffled_rounds(laid: Integers, plan: EpochPlan, rng: np.random.Generator) -> Integers:
-    """Return examples (plan.examples,), laid out end to end, cut into rounds, and the rounds shuffled; the last round,
-    which may be smaller, is cut out anywhere."""
+    """Cut the examples `laid` (plan.examples,) into rounds, and shuffle these; the last round, which may be smaller, is
+    cut out anywhere."""
     short = plan.examples - (plan.rounds - 1) * plan.minibatch
     at = int(rng.integers(plan.rounds)) * plan.minibatch
     rest = np.concatenate([laid[:at], laid[at + short :]])
@@ -176,12 +177,12 @@ def shuffled_rounds(laid: Integers, plan: EpochPlan, rng: np.random.Generator) -
 
 
 def by_length(sizes: Integers, rng: np.random.Generator) -> Integers:
-    """Return the order of pieces of `sizes` by length, about."""
+    """Return the order of pieces of `sizes` by approximate length."""
     return np.argsort(sizes + rng.uniform(-JITTER, JITTER, len(sizes)) * (10 + sizes.mean()), kind="stable")
 
 
 class SequenceExamples(LabelledFrames):
-    """Labelled frames by split, drawn as pieces of utterances.
+    """Examples that are labelled frames in pieces of utterances, by split.
 
     Args:
         reach: R, frames of features needed on each side of a frame.
@@ -203,7 +204,7 @@ class SequenceExamples(LabelledFrames):
 
     @property
     def sequences(self) -> int:
-        """Pieces of all training utterances."""
+        """Number of pieces of all training utterances."""
         bounds = self._runs["train"].bounds
         some = (np.diff(bounds[at : at + COUNTED_AT_ONCE + 1]) for at in range(0, len(bounds) - 1, COUNTED_AT_ONCE))
         return sum(int(self._pieces.parts(sizes).sum()) for sizes in some)
@@ -216,7 +217,7 @@ class SequenceExamples(LabelledFrames):
         return lay_out(self._pieces.cut(np.diff(self._runs["train"].bounds)), plan)
 
     def _laid_out(self, rng: np.random.Generator, blocks: NDArray[np.int32], at: int, plan: EpochPlan) -> LaidOut:
-        """Return the pieces of these blocks by length, and their rounds shuffled."""
+        """Order the pieces of `blocks` by length, in shuffled rounds."""
         runs = self._runs["train"]
         utterances = expand(runs.blocks[blocks], runs.blocks[blocks + 1] - runs.blocks[blocks])
         begins = runs.bounds[utterances]
@@ -225,8 +226,8 @@ class SequenceExamples(LabelledFrames):
         return LaidOut(begins[order], sizes[order], at, plan.minibatch, rng)
 
     def batch(self, split: str, numbers: NDArray[np.int64]) -> tuple[Sequences, Tensor]:
-        """Return the sequences these labelled frames of `split` are in, and their labels (B,). Frames of one piece
-        whose numbers follow each other make one sequence."""
+        """Return the sequences with the labelled frames `numbers` of `split`, and their labels (B,). Frames of one
+        piece whose numbers follow each other make one sequence."""
         return self._batch(split, numbers, self._pieces)
 
     def in_order(self, split: str, size: int) -> Iterator[tuple[Sequences, Tensor]]:
@@ -257,8 +258,8 @@ class SequenceExamples(LabelledFrames):
 
 
 def _piece_of(numbers: Integers, runs: LabelledRuns, pieces: Pieces) -> tuple[Integers, Integers]:
-    """Return utterance, and piece in it, of labelled frames (B,): the largest p with size * p // parts <= place in
-    it."""
+    """Return the utterance, and the piece in it, of labelled frames (B,): the largest p with size * p // parts <= place
+    in the utterance."""
     utterance = np.searchsorted(runs.bounds, numbers, side="right") - 1
     begin = runs.bounds[utterance]
     size = runs.bounds[utterance + 1] - begin
@@ -303,7 +304,7 @@ def whole_utterance(store: FeatureStore, utterance: str, pieces: Pieces, reach: 
 
 @dataclass(frozen=True, eq=False)
 class LabelledUtterances:
-    """Utterances of a split and their labels."""
+    """The utterances of a split and their labels."""
 
     positions: Integers  # (U,) their places in the store
     labels: Integers  # of all, one utterance after the other; 1 or more each
@@ -316,11 +317,11 @@ def labelled(
     subsampling: int,
     labels_of: Callable[[Utterance, int], Sequence[int] | str],
 ) -> tuple[dict[str, LabelledUtterances], list[LeftOut]]:
-    """Return the utterances of every split with their labels, and those that are left out, with reasons.
+    """Return the utterances of every split with their labels, and the utterances left out, with reasons.
 
     Args:
-        subsampling: frames that one row of scores stands for.
-        labels_of: the labels of an utterance that has so many rows of scores, or the reason to leave it out.
+        subsampling: number of frames for one row of scores.
+        labels_of: returns the labels of an utterance with a number of rows of scores, or the reason to leave it out.
     """
     found, left_out = {}, []
     for split, utterances in splits.items():
@@ -340,11 +341,11 @@ def labelled(
 
 
 class UtteranceExamples:
-    """Labelled utterances by split, drawn whole.
+    """Examples that are whole labelled utterances, by split.
 
     Args:
         reach: frames of features needed on each side of an utterance's.
-        subsampling: frames that one row of scores stands for.
+        subsampling: number of frames for one row of scores.
     """
 
     def __init__(
@@ -354,26 +355,26 @@ class UtteranceExamples:
         self._reach, self._subsampling = reach, subsampling
 
     def count(self, split: str) -> int:
-        """Return utterances in `split`."""
+        """Return the number of utterances in `split`."""
         return len(self._splits[split].positions)
 
     @property
     def sequences(self) -> int:
-        """Utterances of the training set."""
+        """Number of training utterances."""
         return self.count("train")
 
     def _sizes(self, split: str) -> Integers:
-        """Return frames (U,) of the utterances of `split`."""
+        """Return the number of frames (U,) of each utterance of `split`."""
         positions = self._splits[split].positions
         sizes: Integers = self._store.offsets[positions + 1] - self._store.offsets[positions]
         return sizes
 
     def frames(self, split: str) -> int:
-        """Return frames in `split`."""
+        """Return the number of frames in `split`."""
         return int(self._sizes(split).sum())
 
     def windows(self, split: str, numbers: NDArray[np.int64], reach: int) -> Windows:
-        """Return windows of `reach` frames on each side of these frames of `split`, which are counted utterance by
+        """Return windows of `reach` frames on each side of the frames `numbers` of `split`, counted utterance by
         utterance; at the edges of an utterance its first or last frame is repeated."""
         ends = np.cumsum(self._sizes(split))
         utterance = np.searchsorted(ends, numbers, side="right")
@@ -386,8 +387,8 @@ class UtteranceExamples:
         return shuffled_rounds(by_length(self._sizes("train")[: plan.examples], rng), plan, rng)
 
     def batch(self, split: str, numbers: NDArray[np.int64]) -> tuple[Sequences, Tensor]:
-        """Return the features of these utterances of `split`, and targets (N, 1 + L): the rows of scores of each, then
-        its labels, -1 behind the last."""
+        """Return the features of the utterances `numbers` of `split`, and targets (N, 1 + L): the number of rows of
+        scores of each, then its labels, -1 behind the last."""
         some = self._splits[split]
         inputs, rows = whole_utterances(self._store, some.positions[numbers], self._reach, self._subsampling)
         first, number = some.bounds[numbers], some.bounds[numbers + 1] - some.bounds[numbers]
@@ -412,15 +413,15 @@ class UtteranceExamples:
 
 
 def rows_of_scores(frames: Integers, subsampling: int) -> Integers:
-    """Return rows of scores that utterances of so many frames have."""
+    """Return the number of rows of scores of utterances with `frames` frames."""
     return -(-frames // subsampling)
 
 
 def whole_utterances(
     store: FeatureStore, positions: Integers, reach: int, subsampling: int
 ) -> tuple[Sequences, Integers]:
-    """Return the features of whole utterances at these places of the store (N,), with all rows of scores wanted, those
-    behind the end of an utterance included; and how many rows each of them has (N,)."""
+    """Return the features of whole utterances at places (N,) of the store, with all rows of scores wanted, also those
+    behind an utterance's end; and the number of rows of each, (N,)."""
     first = store.offsets[positions]
     sequences = cut_sequences(
         store, first, store.offsets[positions + 1], Pieces(), reach, first, np.arange(len(positions))

@@ -76,7 +76,7 @@ class TdnnfConfig(NetworkConfig):
 
 
 class Tdnnf(SequenceNetwork):
-    """Scores (B, S) of tied states for frames of sequences; see `SequenceNetwork` for the inputs."""
+    """The network: scores (B, S) of tied states for frames of sequences; see `SequenceNetwork` for the inputs."""
 
     same_operations = True
 
@@ -90,7 +90,7 @@ class Tdnnf(SequenceNetwork):
         self.reset()
 
     def reset(self) -> None:
-        """Draw new parameters, as all networks do; then first factors, semi-orthogonal."""
+        """Draw new parameters, as all networks do; first factors are made semi-orthogonal."""
         super().reset()
         for layer in self.layers:
             assert isinstance(layer, _Factored)
@@ -107,7 +107,7 @@ class Tdnnf(SequenceNetwork):
 
 
 class _Factored(nn.Module):
-    """(N, T, D) -> (N, T, D)."""
+    """One factored layer, (N, T, D) -> (N, T, D)."""
 
     def __init__(self, config: TdnnfConfig, stride: int) -> None:
         super().__init__()
@@ -128,7 +128,7 @@ class _Factored(nn.Module):
 
 
 def semi_orthogonal(factor: Tensor) -> Tensor:
-    """Return `factor` (K, 2 D) after a step towards rows that are orthogonal and of equal length, which is free."""
+    """Return `factor` (K, 2 D) after a step towards orthogonal rows of equal length, whatever the length."""
     with torch.autocast(factor.device.type, enabled=False):
         product = factor @ factor.T
         scale = product.square().sum() / product.diagonal().sum()

@@ -81,7 +81,7 @@ class Estimator:
 
 @dataclass(frozen=True, eq=False)
 class Counted:
-    """The different n-grams of one order in a text; arrays with one entry for each, sorted by (prefix, word)."""
+    """The different n-grams of one order in a text, as arrays with one entry for each, sorted by (prefix, word)."""
 
     # prefix, suffix: places, one order below, of the n-gram without its last and its first word (of 1-grams: 0).
     prefix: Whole
@@ -146,7 +146,7 @@ def count(sentences: Iterable[Iterable[str]], words: Sequence[str], order: int) 
 
 
 def adjusted_counts(levels: Sequence[Counted], method: Method) -> list[Whole]:
-    """Return the a of each n-gram, by order.
+    """Return the adjusted count a of each n-gram, by order.
 
     n-grams whose left neighbours are all outside the vocabulary count as seen after one word.
     """
@@ -160,7 +160,7 @@ def adjusted_counts(levels: Sequence[Counted], method: Method) -> list[Whole]:
 
 
 def discounts(adjusted: Whole) -> tuple[float, float, float]:
-    """Return D1, D2, D3 of modified Kneser-Ney from the a of all n-grams of an order."""
+    """Return the discounts D1, D2, D3 of modified Kneser-Ney, from the adjusted counts of all n-grams of an order."""
     n1, n2, n3, n4 = (int((adjusted == k).sum()) for k in (1, 2, 3, 4))
     if not (n1 and n2 and n3):
         return FALLBACK
@@ -170,10 +170,10 @@ def discounts(adjusted: Whole) -> tuple[float, float, float]:
 
 
 def model_of(how: Estimator, words: tuple[str, ...], levels: Sequence[Counted], begin: int) -> Arpa:
-    """Return the model of counted n-grams, of as many orders as there are levels, not pruned.
+    """Make the model of counted n-grams, with as many orders as there are levels, not pruned.
 
     Args:
-        words: by id.
+        words: words by id.
         begin: the id of <s>.
     """
     adjusted = adjusted_counts(levels, how.method)
@@ -213,7 +213,7 @@ def model_of(how: Estimator, words: tuple[str, ...], levels: Sequence[Counted], 
 
 
 def _history_share(model: Arpa, levels: Sequence[Counted]) -> Floats:
-    """Return (N + 1,) how often each node occurs in the text, as a share of its words."""
+    """Return the number of occurrences in the text of each node (N + 1,), as a share of its words."""
     found: list[Floats] = [np.array([levels[0].count.sum()], float)]
     node = np.array([ROOT])
     for level, span in zip(levels, model.levels(), strict=True):
@@ -227,8 +227,8 @@ def _history_share(model: Arpa, levels: Sequence[Counted]) -> Floats:
 
 
 def share_of_histories(model: Arpa) -> Floats:
-    """Return (N + 1,) probability of each node as a history, as the model itself has it: the product of the
-    probabilities of its words (Stolcke 1998). A sentence begins as often as it ends."""
+    """Return the probability (N + 1,) of each node as a history, by the model itself: the product of the probabilities
+    of its words (Stolcke 1998). A sentence begins as often as it ends."""
     share = np.concatenate([[1.0], np.where(model.log10 > NEVER, 10.0**model.log10, 0.0)])
     begin, end = (model.node([mark]) for mark in (BEGIN, END))
     share[begin] = share[end]
@@ -238,7 +238,7 @@ def share_of_histories(model: Arpa) -> Floats:
 
 
 def prune(model: Arpa, threshold: float, share: Floats) -> Arpa:
-    """Leave out n-grams, longest first, that change the perplexity by less than `threshold`, as a share of it.
+    """Prune n-grams, longest first, that change the perplexity by a share of less than `threshold`.
 
     Args:
         share: (N + 1,) probability of each node as a history.
@@ -264,7 +264,8 @@ def prune(model: Arpa, threshold: float, share: Floats) -> Arpa:
 
 
 def _without(model: Arpa, keep: npt.NDArray[np.bool_]) -> Arpa:
-    """Return the model with the nodes in the mask (N + 1,) only; weights of histories set so that they sum to one."""
+    """Return the model with only the nodes in the mask `keep` (N + 1,), and back-off weights so that histories sum to
+    one."""
     kept, number = np.flatnonzero(keep)[1:], np.cumsum(keep) - 1
     counts = [int(keep[level].sum()) for level in model.levels()]
     while not counts[-1]:

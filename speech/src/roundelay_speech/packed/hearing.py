@@ -111,12 +111,13 @@ class Hearing:
         result[quiet] = mean - _ROOM * std + louder
         return result
 
-    def between_silences(self, features: Float32) -> Float32:
-        """Return features (T, F) from the first frame with sound to the last: silence on either side, however long it
-        is, tells nothing of a speaker. Pauses between words do, for training speakers have them."""
+    def between_silences(self, features: Float32) -> slice:
+        """Return the frames of features (T, F) from the first with sound to the last: silence on either side, however
+        long it is, has no words, and tells nothing of a speaker. Pauses between words do, for training speakers have
+        them."""
         mean, std = self.usual
         sound = np.flatnonzero(np.ptp(features - (mean - _ROOM * std), axis=1) > _ROOM_AT_MOST)
-        return features[sound[0] : sound[-1] + 1] if len(sound) else features
+        return slice(int(sound[0]), int(sound[-1]) + 1) if len(sound) else slice(0, len(features))
 
     def telephone(self, features: Float32, rate: int) -> Float32:
         """Return (T, B) log mel energies of the bands that a telephone lets through, of features (T, F)."""
@@ -126,7 +127,7 @@ class Hearing:
     def statistics(self, pieces: Sequence[Float32], exact: bool) -> tuple[tuple[Float32, Float32], Told | None]:
         """Return the mean and standard deviation over all frames of the pieces, unless `exact` made up where they are
         few; and the map for the bands that they lack."""
-        pieces = [self.between_silences(piece) for piece in pieces]
+        pieces = [piece[self.between_silences(piece)] for piece in pieces]
         if not sum(map(len, pieces)):
             return self.usual, None
         frames = None if exact else sum(map(len, pieces))

@@ -51,6 +51,7 @@ from roundelay_speech.decode.lm.given import load_model as load_language_model
 from roundelay_speech.decode.parallel import Decoders, decoder_here
 from roundelay_speech.decode.rescore import rescorer_of
 from roundelay_speech.hmm.alignment import TREE
+from roundelay_speech.hmm.topology import SILENCE
 from roundelay_speech.hmm.tree import DecisionTree
 from roundelay_speech.lexicon.lexicon import Lexicon, NearWords, read_lexicon
 from roundelay_speech.ngrams.ngram import BEGIN, END
@@ -64,6 +65,7 @@ from roundelay_speech.units.states import FURTHER
 
 _JOB_FRAMES = 3000  # handed to a worker at once
 _TURNS = ("LRE", "RLE", "LRO", "RLO", "PDF", "LRI", "RLI", "FSI", "PDI")  # classes of Unicode's bidirectional algorithm
+_NOT_SAID = -100.0  # log-likelihood of speech where there is no sound
 _ONLY = "speech"  # name of an utterance that has none
 
 
@@ -198,7 +200,9 @@ class Model:
 
     @cached_property
     def _quiet(self) -> list[int]:
-        """Columns without speech, where they are units: the blank, or those of silence."""
+        """Columns without speech: the blank, or those of silence."""
+        if isinstance(self.columns, TiedStates):
+            return [*{*self.columns.tying.table[:, SILENCE].ravel().tolist()} - {-1}]
         units, silence = self.hearings[0].model.units, self.columns.phones[0]
         assert units is not None
         return [n for n, name in enumerate(units.columns) if name in (BLANK, silence, silence + FURTHER)]
@@ -261,17 +265,27 @@ class Model:
         return Statistics(tuple(own for own, _ in found), tuple(told for _, told in found))
 
     def scores(self, features: PieceFeatures, statistics: Statistics) -> Float32:
-        """Return (T, S) log-likelihoods, unscaled: the weighted mean of the networks' own."""
+        """Return (T, S) log-likelihoods, unscaled: the weighted mean of the networks' own. Networks do not hear frames
+        before the first with sound and after the last, which are silence."""
         total: Float32 | None = None
+        every = self.hearings[0].model.module.subsampling
+        sound = self.hearings[0].between_silences(features.of_network[0])
+        sound = slice(sound.start // every * every, sound.stop)
         for hearing, matrix, known in zip(
             self.hearings, statistics.heard(features).of_network, statistics.of_network, strict=True
         ):
-            part = hearing.scores(matrix, known, self.sample_rate)
+            part = hearing.scores(matrix[sound], known, self.sample_rate)
             if len(self.hearings) > 1:
                 part *= hearing.weight
             total = part if total is None else total + part
         assert total is not None
-        return total
+        rows, before = -(-len(features) // every), sound.start // every
+        if len(total) == rows:
+            return total
+        silence = np.full((rows, total.shape[1]), _NOT_SAID, np.float32)
+        silence[:, self._quiet] = 0.0
+        silence[before : before + len(total)] = total
+        return silence
 
     def words(self, scores: Float32, *, times: bool = True) -> Transcript:
         """Return the words that the search finds in log-likelihoods (T, S), even where there is no speech."""

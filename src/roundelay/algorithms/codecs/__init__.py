@@ -24,24 +24,24 @@ def _made(found: EntryPoint) -> Codec:
 
 _OWN: dict[str, Codec] = {codec.name: codec() for codec in (Fp32, Bf16, Int8, Int4, OneBit)}
 CODECS = WithPlugins("codecs", _OWN, _made)
-"""Those that any vector may travel by, and that a run or a strategy may ask for by name."""
+"""Codecs for any vector, which a run or a strategy may ask for by name."""
 FORMS = WithPlugins("codecs", {**_OWN, Sparse.name: Sparse()}, _made)
-"""All, also those that are for one strategy's messages."""
+"""All codecs, also those for the messages of one strategy."""
 MOST_NUMBERS = max(len(codec.numbers) for codec in FORMS.own.values())
 """The largest number of options of a codec."""
 
 
 @cache
 def form_names() -> tuple[str, ...]:
-    """Return names of all forms, in an order that processes of a host have in common."""
+    """Return the names of all codecs, in an order that all processes of a host share."""
     return tuple(FORMS)
 
 
 def codec_named(name: str, where: str = "codec", memory: str = "") -> Codec:
-    """Return the codec of that name, with the named vector for the part it leaves out.
+    """Return the codec `name`; `memory` names the vector in which a learner keeps the part it leaves out.
 
     Raises:
-        UserError: there is none; says `where` it was asked for, and lists those there are.
+        UserError: there is no such codec; says `where` it was asked for, and lists the codecs.
     """
     if name not in CODECS:
         raise UserError(f"{where} is {name!r}: choose one of {', '.join(CODECS)}.{did_you_mean(str(name), CODECS)}")
@@ -49,11 +49,11 @@ def codec_named(name: str, where: str = "codec", memory: str = "") -> Codec:
 
 
 def codec_of(name: object, numbers: Sequence[float] = ()) -> Codec:
-    """Return the codec by which another learner or host says it sends: that of the name, with as many of `numbers` as
-    it has options.
+    """Return the codec that a message from another learner or host names: the one called `name`, with as many of
+    `numbers` as it has options.
 
     Raises:
-        ValueError: there is none.
+        ValueError: there is no codec of that name.
     """
     form = FORMS.get(name) if isinstance(name, str) else None
     if form is None:

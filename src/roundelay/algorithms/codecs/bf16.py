@@ -17,7 +17,7 @@ from roundelay.core.codec import Cast
 
 @dataclass(frozen=True)
 class Bf16(Cast):
-    """The upper half of every float32, rounded."""
+    """Codec of 2 bytes an element: the upper half of every float32, rounded."""
 
     name: ClassVar[str] = "bf16"
     error: ClassVar[float] = 2.0**-8

@@ -29,13 +29,13 @@ _SIXTEEN_BITS = -256  # a mask of all of a float32 but the last 8 bits of its si
 
 
 def scales_of(elements: int) -> int:
-    """Return number of blocks in so many elements, the last one perhaps shorter."""
+    """Return the number of blocks in so many elements, the last one perhaps shorter."""
     return -(-elements // BLOCK)
 
 
 def quantise(x: Tensor, largest: int, scales: Tensor, numbers: Tensor) -> None:
-    """Write the code of `x` (C,): `scales` (scales_of(C),) float32 and `numbers` (C,) int8, from -`largest` to
-    `largest`."""
+    """Quantise `x` (C,), block by block, into `scales` (scales_of(C),) float32 and `numbers` (C,) int8, from -`largest`
+    to `largest`."""
     first = 0
     for s, k in zip(blocks_of(x), blocks_of(numbers), strict=True):
         a = s.abs().amax(1)
@@ -47,7 +47,7 @@ def quantise(x: Tensor, largest: int, scales: Tensor, numbers: Tensor) -> None:
 
 
 def restore(scales: Tensor, numbers: Tensor, x: Tensor) -> None:
-    """Write `x` (C,) from its code: the inverse of `quantise`."""
+    """Restore `x` (C,) from its `scales` and `numbers`: the inverse of `quantise`."""
     first = 0
     for q, k in zip(blocks_of(x), blocks_of(numbers), strict=True):
         torch.mul(k, scales[first : first + len(q), None], out=q)

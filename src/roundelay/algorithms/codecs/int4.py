@@ -25,7 +25,7 @@ _LOW, _SIGN = 15, 8
 
 @dataclass(frozen=True)
 class Int4(Codec):
-    """Half a byte an element."""
+    """Codec of half a byte an element, and a scale a block."""
 
     name: ClassVar[str] = "int4"
     error: ClassVar[float] = 1 / (2 * LARGEST)

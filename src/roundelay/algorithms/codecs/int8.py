@@ -21,7 +21,7 @@ LARGEST = 127
 
 @dataclass(frozen=True)
 class Int8(Codec):
-    """A byte an element."""
+    """Codec of one byte an element, and a scale a block."""
 
     name: ClassVar[str] = "int8"
     error: ClassVar[float] = 1 / (2 * LARGEST)

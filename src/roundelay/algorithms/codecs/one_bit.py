@@ -37,7 +37,7 @@ _UPPER_HALF = -65536  # a mask of a float32, which is the bfloat16
 
 @dataclass(frozen=True)
 class OneBit(Codec):
-    """The sign of every element, and two means a block."""
+    """Codec of one bit an element, its sign, and two means a block."""
 
     name: ClassVar[str] = "1bit"
     error: ClassVar[float] = 1.0

@@ -28,7 +28,7 @@ _TABLE = 16  # bytes of four values
 
 @dataclass(frozen=True)
 class Sparse(Codec):
-    """Places and values of the largest elements.
+    """Codec of the largest elements of each block: their places, and their values in two bits each.
 
     Raises:
         ValueError: the density is no share.
@@ -50,12 +50,12 @@ class Sparse(Codec):
         return whole * self._bytes(SPARSE_BLOCK) + (self._bytes(rest) if rest else 0)
 
     def _values(self, width: int) -> int:
-        """Return bytes of the values of a block."""
+        """Return the bytes that the values of a block of `width` elements take."""
         kept = kept_of(width, self.density)
         return _TABLE + -(-kept // 4) if self.two_bits else 4 * kept
 
     def _bytes(self, width: int) -> int:
-        """Return bytes of a block."""
+        """Return the bytes that a block of `width` elements takes."""
         return min(4 * width, self._values(width) + 3 * -(-kept_of(width, self.density) // 2))
 
     def encode(self, x: Tensor, coded: Tensor) -> None:
@@ -102,12 +102,12 @@ class Sparse(Codec):
 
 
 def _floats(room: Tensor) -> Tensor:
-    """Return the float32 (B, n) in bytes (B, 4 n), which may begin anywhere."""
+    """Return the float32 (B, n) that the bytes `room` (B, 4 n) hold, at any alignment."""
     return room.clone(memory_format=torch.contiguous_format).view(torch.float32)
 
 
 def _two_in_three_bytes(places: Tensor) -> Tensor:
-    """Return bytes (B, 3 ceil(K / 2)) of places (B, K) of 12 bits."""
+    """Pack places (B, K) of 12 bits, two in three bytes: (B, 3 ceil(K / 2))."""
     pairs = pad(places, (0, places.shape[1] % 2))
     first, second = pairs[:, ::2], pairs[:, 1::2]
     parts = first & 255, first >> 8 | (second & 15) << 4, second >> 4
@@ -115,20 +115,20 @@ def _two_in_three_bytes(places: Tensor) -> Tensor:
 
 
 def _each_of_two(room: Tensor, number: int) -> Tensor:
-    """Return places (B, K): the inverse."""
+    """Return the K = `number` places (B, K) packed in `room`: the inverse of `_two_in_three_bytes`."""
     low, middle, high = room.long().reshape(len(room), room.shape[1] // 3, 3).unbind(2)
     return torch.stack((low | (middle & 15) << 8, middle >> 4 | high << 4), 2).flatten(1)[:, :number]
 
 
 def _four_in_a_byte(numbers: Tensor) -> Tensor:
-    """Return bytes (B, ceil(K / 4)) of numbers (B, K) from 0 to 3."""
+    """Pack numbers (B, K) from 0 to 3, four in a byte: (B, ceil(K / 4))."""
     fours = pad(numbers, (0, -numbers.shape[1] % 4))
     fours = fours.reshape(len(fours), fours.shape[1] // 4, 4)
     return (fours << _shifts(numbers)).sum(2).to(torch.uint8)
 
 
 def _each_of_four(room: Tensor, number: int) -> Tensor:
-    """Return numbers (B, K): the inverse."""
+    """Return the K = `number` numbers (B, K) packed in `room`: the inverse of `_four_in_a_byte`."""
     return (room.long()[:, :, None] >> _shifts(room) & 3).flatten(1)[:, :number]
 
 

@@ -19,12 +19,12 @@ Inputs = tuple[Tensor, ...]
 
 
 class Evidence(NamedTuple):
-    """Tensors that `Objective.statistics` counts from, without gradient and where the module computes.
+    """Tensors that `Objective.statistics` reads, without gradient and on the module's device.
 
-    They become numbers only when backward has been asked for: a number read from a GPU waits for all before it.
+    They are read only after backward was started: a number read from a GPU waits for all work before it.
 
     Attributes:
-        measure: (), the mean over the examples that records, schedules and reports know the run by.
+        measure: (), the mean loss over the examples that records, schedules and reports use.
         outputs: (B, ...) the module's outputs, one of each example.
     """
 
@@ -35,14 +35,14 @@ class Evidence(NamedTuple):
 class Objective(ABC):
     """A loss over minibatches and its statistics: a frozen dataclass, which is also its section of a recipe.
 
-    It holds no tensors and draws nothing at random, so the same object serves every learner and every process; graphs
-    of a corpus, where there are any, are given to each learner's own.
+    It holds no tensors and draws nothing at random, so the same object serves every learner and process; an objective
+    with graphs of a corpus gets them in each learner (`on`).
 
     Attributes:
-        examples: the things that are counted, in the plural.
-        measured: the mean that records, schedules and reports know a run by, in words.
-        right: the share that is counted beside it, in words.
-        aligned: whether every frame has a target, from an alignment; else utterances have, from their transcripts.
+        examples: name of the things that are counted, in the plural.
+        measured: the mean loss that records, schedules and reports use, in words.
+        right: the share of correct examples that is counted besides, in words.
+        aligned: True if every frame has a target, from an alignment; else utterances have them, from their transcripts.
     """
 
     name: str
@@ -54,14 +54,14 @@ class Objective(ABC):
 
     @abstractmethod
     def loss(self, module: Callable[..., Tensor], inputs: Inputs, targets: Tensor) -> tuple[Tensor, Evidence]:
-        """Call the module, and say how wrong it is.
+        """Call the module, and return the loss of its outputs.
 
         Only torch functions that `torch.func.vmap` can batch may be used where examples are alike: the simulator
         computes many learners' gradients in one call. Those of whole sequences are computed one by one.
 
         Args:
             module: to be called as `module(*inputs)`, once; under autocast where the learner is.
-            inputs: of the B examples.
+            inputs: inputs of the B examples.
             targets: (B, ...) the outputs wanted.
 
         Returns:
@@ -70,7 +70,8 @@ class Objective(ABC):
 
     @abstractmethod
     def statistics(self, evidence: Evidence, targets: Tensor) -> Statistics:
-        """Return sums over the examples of one minibatch, `targets` (B, ...)."""
+        """Return the loss and the correct answers, summed over the examples of one minibatch with `targets` (B,
+        ...)."""
 
     def statistics_of_each(self, evidence: Evidence, targets: Tensor) -> list[Statistics]:
         """Return `statistics` of R minibatches of equal size: `evidence` with measures (R,) and outputs (R, B, ...),
@@ -80,8 +81,8 @@ class Objective(ABC):
 
 
 class Classification(Objective):
-    """Scores (B, C) against classes (B,) int64. With any loss, plain cross-entropy is reported, which
-    `Evidence.measure` has to be, and how many targets score best."""
+    """An objective on scores (B, C) and classes (B,) int64. Whatever the loss, reports have plain cross-entropy, which
+    `Evidence.measure` must be, and the share of targets with the best score."""
 
     def statistics(self, evidence: Evidence, targets: Tensor) -> Statistics:
         (found,) = self.statistics_of_each(Evidence(evidence.measure[None], evidence.outputs[None]), targets[None])
@@ -103,5 +104,6 @@ class Classification(Objective):
         return torch.stack([evidence.measure.double(), correct.double()], -1)
 
     def read(self, counts: Tensor, examples: int) -> list[Statistics]:
-        """Return the statistics of R minibatches of so many examples, by their `counts` (R, 2): one wait for a GPU."""
+        """Return the statistics of R minibatches of so many examples, from their `counts` (R, 2), which waits once for
+        a GPU."""
         return [Statistics(examples, mean * examples, int(right)) for mean, right in counts.tolist()]

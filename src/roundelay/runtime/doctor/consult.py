@@ -39,16 +39,17 @@ from roundelay.runtime.messages import Address, Dialect, M, Message
 
 VISIT = "visit"
 HELLO = {"what": VISIT}
-"""Said by every visitor."""
+"""First word of every visitor's link."""
 ECHOES, ECHO_SECONDS = 50, 1.5
 SMALLEST, LARGEST, ENOUGH_SECONDS = 1 << 18, 1 << 26, 0.4
-"""Bytes sent at once: four times as many until sending takes long enough to be measured."""
+"""Bytes of messages that measure a link: from the smallest on each is four times as large, until one takes
+`ENOUGH_SECONDS`."""
 AGAIN = 2
-"""Repetitions of the largest; the fastest counts."""
+"""Repetitions of the largest message; the fastest counts."""
 
 
 class Echo(Message):
-    """An echo is to come back, with the clock of the other host."""
+    """A request for an echo, with the clock of the other host."""
 
     now: float = 0.0
 
@@ -58,11 +59,11 @@ class Take(Message):
 
 
 class Examine(Message):
-    """The host is to send its findings about itself."""
+    """A request for a host's findings about itself."""
 
 
 class FindingsSaid(Message, kind="found"):
-    """The answer to that."""
+    """The answer to `Examine`: a host's findings."""
 
     name: str
     findings: tuple[Finding, ...]
@@ -70,7 +71,7 @@ class FindingsSaid(Message, kind="found"):
 
 
 class Measure(Message):
-    """The way to another host is to be measured."""
+    """A request to measure the way to another host."""
 
     origin: str
     target: str
@@ -78,24 +79,24 @@ class Measure(Message):
 
 
 class WayMeasured(Message, kind="measured"):
-    """The answer to that."""
+    """The answer to `Measure`: the way."""
 
     way: Way
 
 
 class Arrive(Message):
-    """A host is there, and may be visited; ranks of its learners."""
+    """Word that a host is ready to be visited, with the ranks of its learners."""
 
     ranks: tuple[int, ...]
     address: Address
 
 
 class Leave(Message):
-    """The host need answer no more visits."""
+    """Word that no more visits will come."""
 
 
 class Noted(Message, kind="heard"):
-    """The host has done the request."""
+    """The answer to a request that has been done."""
 
 
 ASKED = Dialect(Echo, Take, Examine, Measure, Arrive, Leave)
@@ -104,7 +105,7 @@ ANSWERED = Dialect(Echo, FindingsSaid, WayMeasured, Noted)
 
 @dataclass(frozen=True)
 class Visited:
-    """Facts that one host says of itself."""
+    """The facts and findings of a visited host."""
 
     name: str
     address: tuple[str, int]
@@ -130,18 +131,18 @@ class VisitServer:
         self._router.give(VISIT, self._attend)
 
     def wait(self, seconds: float) -> bool:
-        """Wait until it is said to be over; return False if that was not in time."""
+        """Wait until a visitor says that visits are over; return False if none does within `seconds`."""
         return self._left.wait(seconds)
 
     def arrival(self, seconds: float) -> Arrive | None:
-        """Return the next host that says it is there; None if none does in time."""
+        """Return the next host that says it is ready to be visited; None if none does within `seconds`."""
         try:
             return self._arrivals.get(timeout=max(0.0, seconds))
         except Empty:
             return None
 
     def close(self) -> None:
-        """Close: no more visitors."""
+        """Stop listening for visitors."""
         self._router.close()
 
     def _attend(self, link: Link) -> None:
@@ -172,10 +173,10 @@ class VisitServer:
 
 
 def _answer(link: Link, kind: type[M], seconds: float) -> M:
-    """Return the answer to the last message.
+    """Wait for the answer, of class `kind`, to the last message on a link.
 
     Raises:
-        LinkError: there is none, or it is another.
+        LinkError: no answer comes in time, or another message.
     """
     found = link.hear(ANSWERED, seconds)
     if not isinstance(found, kind):
@@ -187,7 +188,7 @@ def visit(address: tuple[str, int], secret: bytes, patience: float) -> Visited:
     """Ask a host for its findings about itself.
 
     Raises:
-        LinkError: it cannot be reached, is a stranger, or sends nonsense.
+        LinkError: the host cannot be reached, has another secret, or sends invalid messages.
     """
     with Link.connect(address, secret, HELLO, patience) as link:
         link.say(Examine())
@@ -196,7 +197,7 @@ def visit(address: tuple[str, int], secret: bytes, patience: float) -> Visited:
 
 
 def ask_for_way(origin: Visited, target: Visited, secret: bytes, patience: float) -> Way:
-    """Let `origin` measure the way to `target`."""
+    """Have the host `origin` measure the way to `target`; return the measurement."""
     where = f"{target.address[0]}:{target.address[1]}"
     try:
         with Link.connect(origin.address, secret, HELLO, patience) as link:
@@ -207,10 +208,10 @@ def ask_for_way(origin: Visited, target: Visited, secret: bytes, patience: float
 
 
 def _tell(address: tuple[str, int], secret: bytes, patience: float, message: Message) -> None:
-    """Tell a host that this one is there, or that it is over.
+    """Send one message to a host: that this one is ready, or that visits are over.
 
     Raises:
-        LinkError: it cannot be reached, or is gone already.
+        LinkError: the host cannot be reached, or is already gone.
     """
     with Link.connect(address, secret, HELLO, patience) as link:
         link.say(message)
@@ -218,7 +219,7 @@ def _tell(address: tuple[str, int], secret: bytes, patience: float, message: Mes
 
 
 def _send(link: Link, size: int, patience: float) -> float:
-    """Return seconds until the other end has so many bytes, and says so."""
+    """Send `size` bytes; return the seconds until the other end has confirmed them."""
     payload, begun = bytes(size), time.monotonic()
     link.say(Take(), [payload])
     _answer(link, Noted, patience)
@@ -226,7 +227,7 @@ def _send(link: Link, size: int, patience: float) -> float:
 
 
 def measure(origin: str, target: str, address: tuple[str, int], secret: bytes, patience: float) -> Way:
-    """Return the way from here to a host that lets others visit."""
+    """Measure the way from this host to one that accepts visits."""
     where = f"{address[0]}:{address[1]}"
     try:
         link = Link.connect(address, secret, HELLO, patience, LinkOptions(largest=LARGEST))
@@ -271,10 +272,10 @@ def consult(
     patience: float | None,
     say: Callable[[str], None],
 ) -> DoctorReport | None:
-    """Return the report, or None where another host has it.
+    """Examine this host or several, as options and environment say; return the report, or None if another host has it.
 
     Raises:
-        UserError: the hosts cannot meet, or are not said well.
+        UserError: the hosts cannot meet, or are not given correctly.
     """
     name = socket.gethostname()
     asked = Asked(learners or cores(), int(parameters), folder)
@@ -294,7 +295,7 @@ def consult(
 
 
 def _behind(place: HostPlace, patience: float) -> BehindRelay:
-    """Return the acceptor of this host, which others reach by a relay: by the host of rank 0 where none is named."""
+    """Return the acceptor of a host that others reach by a relay; if none is named, the host of rank 0 relays."""
     relay = place.relay
     assert relay is not None
     return _by_relay(relay if relay[0] else first_address(place, patience, WHERE), place.secret, patience)
@@ -314,7 +315,7 @@ def _several(asked: Asked, place: HostPlace, learners: int | None) -> Asked:
 def _by_hand(
     hosts: Sequence[str], listen: str | None, asked: Asked, patience: float | None, say: Callable[[str], None]
 ) -> DoctorReport | None:
-    """Do as options say: wait for a visit, or visit the hosts that wait."""
+    """Wait for a visit if `listen` is given, else visit `hosts`, which wait; return the report of visits."""
     here, others, secret, relay = read_by_hand(listen, hosts)
     asked = Asked(
         asked.learners, asked.parameters, asked.folder, here[0], "", max(2, 1 + len(others)), True, secret_file()
@@ -328,7 +329,7 @@ def _by_hand(
 
 
 def table(report: DoctorReport) -> tuple[list[str], list[tuple[str, ...]]]:
-    """Return columns and a row for each way between two hosts."""
+    """Return the titles and rows of the table of ways between hosts."""
     rows: list[tuple[str, ...]] = []
     for way in report.ways:
         if way.latency_ms is None or way.megabytes_s is None or way.clock_ahead_s is None:
@@ -340,12 +341,12 @@ def table(report: DoctorReport) -> tuple[list[str], list[tuple[str, ...]]]:
 
 
 def alone(asked: Asked, name: str) -> DoctorReport:
-    """Check this host only."""
+    """Examine this host only."""
     return DoctorReport({name: examine(asked)}, [], [])
 
 
 def wait_for_visit(at: Address | BehindRelay, secret: bytes, asked: Asked, patience: float, say: Say) -> bool:
-    """Let others visit; False if no visitor said in time that it is over."""
+    """Answer visits until a visitor says that they are over; return False if none does within `patience` seconds."""
     server = _server(at, secret, asked, patience)
     try:
         say(f"listening at {server.address[0]}:{server.address[1]}")
@@ -370,7 +371,7 @@ def meet(place: HostPlace, asked: Asked, patience: float, say: Say) -> DoctorRep
     None elsewhere.
 
     Raises:
-        UserError: this host cannot reach that one, or was not visited in time.
+        UserError: this host cannot reach that of rank 0, or was not visited in time.
     """
     ranks, at = place.ranks, place.listen if place.relay is None else _behind(place, patience)
     server = _server(at, place.secret, asked, patience)
@@ -409,7 +410,7 @@ def _arrive(place: HostPlace, server: VisitServer, patience: float) -> None:
 def _go_round(
     addresses: Sequence[Address], secret: bytes, asked: Asked, patience: float, missing: list[int]
 ) -> DoctorReport:
-    """Return `addresses`: of all hosts, this one first."""
+    """Visit all hosts, and let each measure the way to each other; `addresses` begin with this host's."""
     between, visited = [], []
     for rank in missing:
         change = "Was it started, with the same MASTER_ADDR, MASTER_PORT and WORLD_SIZE, and can it reach them?"
@@ -439,7 +440,7 @@ def _go_round(
 
 
 def _told_apart(visited: Sequence[Visited]) -> list[Visited]:
-    """Return hosts by name; with their address where names are the same, as in containers."""
+    """Return the hosts under different names: with their addresses if names are the same, as in containers."""
     names = Counter(host.name for host in visited)
     return [
         host

@@ -27,13 +27,13 @@ class Finding:
     change: str = ""  # advice; empty where it is good
 
     def to_json(self) -> dict[str, Any]:
-        """Return a plain mapping."""
+        """Return the finding as a mapping, for JSON."""
         return {**dataclasses.asdict(self), "verdict": self.verdict.value}
 
 
 @dataclass(frozen=True)
 class Way:
-    """Measurements from one host to another."""
+    """Measurements of the link from one host to another."""
 
     origin: str  # names of the hosts
     target: str
@@ -44,7 +44,7 @@ class Way:
     problem: str = ""  # nothing could be measured, and why
 
     def to_json(self) -> dict[str, Any]:
-        """Return a plain mapping."""
+        """Return the measurements as a mapping, for JSON."""
         return dataclasses.asdict(self)
 
 
@@ -58,12 +58,12 @@ class DoctorReport:
 
     @property
     def well(self) -> bool:
-        """Nothing that would keep a run from working."""
+        """True if nothing was found that would keep a run from working."""
         every = [finding for findings in self.hosts.values() for finding in findings] + self.between
         return all(finding.verdict is not Verdict.BAD for finding in every)
 
     def to_json(self) -> dict[str, Any]:
-        """Return a plain mapping."""
+        """Return the report as a mapping, for JSON."""
         return {
             "well": self.well,
             "hosts": {name: [finding.to_json() for finding in found] for name, found in self.hosts.items()},
@@ -74,11 +74,12 @@ class DoctorReport:
 
 CLOCKS_MAY_DIFFER_S = 1.0
 ROW_MAY_TAKE_S = 0.5
-"""Strategies whose learners wait for the whole model in every step are slow on a link that takes longer."""
+"""Seconds for a model's row beyond which a link is too slow for strategies that wait for the whole model in every step.
+"""
 
 
 def judge(ways: Iterable[Way], parameters: int) -> list[Finding]:
-    """Judge measured ways for a model of so many parameters."""
+    """Judge the measured links between hosts for a model of so many parameters."""
     findings = []
     for way in ways:
         about = f"{way.origin} -> {way.target}"

@@ -26,13 +26,13 @@ from roundelay.runtime.procs.memory.publish import prepare_publishing
 
 GOOD, NOTE, BAD = Verdict.GOOD, Verdict.NOTE, Verdict.BAD
 VECTORS = 6
-"""Vectors of a model's size that a learner has: row, snapshot, gradient, two published, momentum, a spare."""
+"""Number of vectors of a model's size that a learner has: row, snapshot, gradient, two published, momentum, a spare."""
 FILES_FOR_A_LEARNER, FILES_FOR_ALL = 16, 128
 
 
 @dataclass(frozen=True)
 class Asked:
-    """The run that a host is examined for."""
+    """The needs of the run that a host is examined for."""
 
     learners: int = 1  # on this host
     parameters: int = 12_500_000
@@ -58,7 +58,7 @@ def examine(asked: Asked) -> list[Finding]:
 
 
 def versions() -> dict[str, str]:
-    """Return versions that must be the same on all hosts."""
+    """Return the versions of software that must be the same on all hosts."""
     found = {"Python": ".".join(map(str, sys.version_info[:2]))}
     for package in ("roundelay", "torch", "numpy"):
         try:
@@ -72,7 +72,7 @@ def versions() -> dict[str, str]:
 
 
 def software(_: Asked) -> Iterator[Finding]:
-    """Find versions, the kernel, and whether learners may share memory on a processor of this kind."""
+    """Find versions and the kernel, and check that learners can share memory on this kind of processor."""
     found = ", ".join(f"{name} {version}" for name, version in versions().items())
     if sys.platform != "linux" or not hasattr(os, "memfd_create"):
         yield Finding("software", BAD, f"{found} on {platform.system()}", "Real learners need Linux; simulate here.")
@@ -106,7 +106,7 @@ def cores(asked: Asked) -> Iterator[Finding]:
 
 
 def memory(asked: Asked) -> Iterator[Finding]:
-    """Check that there is memory for all rows."""
+    """Check that there is memory for the vectors of all learners."""
     need = asked.learners * (VECTORS * 4 * asked.parameters + 400e6)  # and the memory of torch itself
     have = available_bytes()
     text = f"{have / 2**30:.1f} GiB free, about {need / 2**30:.1f} needed"
@@ -152,7 +152,7 @@ def shared_memory(asked: Asked) -> Iterator[Finding]:
 
 
 def locks(_: Asked) -> Iterator[Finding]:
-    """Check locks of open file descriptions: they exclude, and go with their holder."""
+    """Check that locks of open file descriptions exclude others, and end with their holder."""
     descriptor = os.memfd_create("roundelay-doctor", os.MFD_CLOEXEC)
     take = struct.pack(FLOCK, fcntl.F_WRLCK, os.SEEK_SET, 0, 1, 0)
     give = struct.pack(FLOCK, fcntl.F_UNLCK, os.SEEK_SET, 0, 1, 0)
@@ -240,7 +240,7 @@ def limits(asked: Asked) -> Iterator[Finding]:
 
 
 def clock(_: Asked) -> Iterator[Finding]:
-    """Check that reading the clock costs nothing."""
+    """Check that reading the clock is cheap."""
     source = _first_line("/sys/devices/system/clocksource/clocksource0/current_clocksource") or "unknown"
     begun, times = time.perf_counter(), 2000
     for _try in range(times):
@@ -252,7 +252,7 @@ def clock(_: Asked) -> Iterator[Finding]:
 
 
 def interfaces(asked: Asked) -> Iterator[Finding]:
-    """Find addresses, and the one that others are to use."""
+    """Find the addresses of this host, and the one that others are to use."""
     found = addresses()
     if not found:
         yield Finding("interfaces", BAD, "no interface is up", "ip link set lo up, and the one that leads to others.")
@@ -291,7 +291,7 @@ def ports(asked: Asked) -> Iterator[Finding]:
 
 
 def secrets(asked: Asked) -> Iterator[Finding]:
-    """Check for a secret of their own where there are several hosts."""
+    """Check that several hosts have a secret of their own."""
     if asked.secret_file:
         try:
             others = os.stat(asked.secret_file).st_mode & (stat.S_IRWXG | stat.S_IRWXO)
@@ -374,7 +374,7 @@ def gpus(asked: Asked) -> Iterator[Finding]:
 
 
 def mps_folder() -> str:
-    """Return the folder in which NVIDIA's multi-process service is met, if it runs."""
+    """Return the folder of NVIDIA's multi-process service; "" if it does not run."""
     return os.environ.get("CUDA_MPS_PIPE_DIRECTORY", "/tmp/nvidia-mps")
 
 
@@ -403,7 +403,7 @@ def _listen(address: str, port: int) -> None:
 
 
 def _named(host: str) -> str:
-    """Return the address a name means here; empty if none."""
+    """Return the address of a host name as seen from here; "" if it has none."""
     try:
         return str(socket.getaddrinfo(host, None)[0][4][0])
     except OSError:

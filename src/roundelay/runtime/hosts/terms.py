@@ -84,6 +84,7 @@ class PeerHello(Hello):
     what: str  # CHAIN or MIX
     host: int
     number: ChainNumber = ALL_HOSTS
+    session: int = 0
 
 
 class ExchangeHello(Hello, kind=EXCHANGE):
@@ -112,6 +113,7 @@ class HostTerms(HostOptions):
     on_gpus: bool = False  # learners of all hosts compute on GPUs
     trace: Path | None = None  # folder for the trace of what this host's learners do
     silence: Literal["majority", "dead"] = "majority"  # as `SessionHostOptions` has it
+    session: int = 0  # number of the session, of several of one process
 
     @classmethod
     def of(cls, options: HostOptions, **others: Any) -> "HostTerms":

@@ -8,14 +8,14 @@ from roundelay.core.errors import UserError
 Address = tuple[str, int]
 
 PEERS = "ROUNDELAY_PEERS"
-"""Names hosts that may lead when the first is lost: ADDRESS or ADDRESS:PORT, with commas between them."""
+"""Variable with the hosts that may lead when the first is lost: ADDRESS or ADDRESS:PORT, with commas between them."""
 
 
 def listening(text: str, port: int, option: str = "--listen") -> Address:
-    """Return `10.0.0.1`, `10.0.0.1:4000`, `[fd00::1]:4000`.
+    """Parse an address to listen at: `10.0.0.1`, `10.0.0.1:4000`, `[fd00::1]:4000`; `port` if it has none.
 
     Raises:
-        UserError: it is none of these; names the `option`.
+        UserError: `text` is no address; names the `option`.
     """
     host, colon, number = text.rpartition(":") if "]:" in text or text.count(":") == 1 else (text, "", "")
     if colon and not number.isdigit():
@@ -24,10 +24,10 @@ def listening(text: str, port: int, option: str = "--listen") -> Address:
 
 
 def read_peers(text: str, port: int, hosted: bool) -> tuple[Address, ...]:
-    """Return the hosts that PEERS names; `port` where it says none.
+    """Parse the hosts that the variable PEERS names, with `port` for those without one.
 
     Raises:
-        UserError: an address is none, or `hosted`: under `torchrun`.
+        UserError: an address is invalid, or `hosted`: peers cannot be named under `torchrun`.
     """
     found = tuple(listening(one.strip(), port, PEERS) for one in text.split(",") if one.strip())
     if found and hosted:
@@ -39,11 +39,11 @@ def read_peers(text: str, port: int, hosted: bool) -> tuple[Address, ...]:
 
 
 def read_relay(listen: str | None, rank: int, first: str) -> Address | None:
-    """Return the relay that `listen` names (`relay`, `relay=ADDRESS:PORT`), as an address; ("", 0): the first host, at
-    `first`. None: it names none.
+    """Return the address of the relay that `listen` names (`relay`, `relay=ADDRESS:PORT`); ("", 0) for the first host,
+    at `first`; None if it names no relay.
 
     Raises:
-        UserError: it names no address, or this is the first host.
+        UserError: the relay's address is invalid, or this is the first host.
     """
     word, equals, text = (listen or "").partition("=")
     if word != "relay":
@@ -60,8 +60,8 @@ def read_relay(listen: str | None, rank: int, first: str) -> Address | None:
 
 
 def port_among(peers: Sequence[Address], own: str) -> int:
-    """Return the port at which this host, of address `own`, is to listen, where it is one of `peers`; 0 where it is
-    none, or several of them have that address."""
+    """Return the port at which this host, of address `own`, is to listen if it is one of `peers`; 0 if none or several
+    of them have that address."""
     found = [port for host, port in peers if own in _resolved(host)]
     return found[0] if len(found) == 1 else 0
 
@@ -77,7 +77,7 @@ def own_address(ways: Sequence[str], rank: int) -> str:
     """Return the address this host has on its way to the first of `ways` whose name is known. Nothing is sent.
 
     Raises:
-        UserError: there is no way to any.
+        UserError: there is no way to any of them.
     """
     for number, where in enumerate(ways, 1):
         try:

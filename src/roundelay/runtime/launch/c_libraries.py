@@ -11,13 +11,14 @@ import os
 from collections.abc import MutableMapping
 
 FROM_KERNEL, KEEP = 1 << 30, (1 << 31) - 1
-"""Pieces of so many bytes come straight from the kernel; so many free bytes are kept for the next step."""
+"""Bytes from which a piece of memory comes straight from the kernel, and most free bytes that are kept for the next
+step."""
 SPIN = "GOMP_SPINCOUNT"
 _TRIM_THRESHOLD, _MMAP_THRESHOLD = -1, -3  # of mallopt
 
 
 def keep_freed() -> None:
-    """Let freed memory serve the next step, in this process. Where the C library is another, nothing happens."""
+    """Have the C library keep freed memory for the next step, in this process; only glibc can."""
     try:
         mallopt = ctypes.CDLL(None).mallopt
     except (OSError, AttributeError):
@@ -27,7 +28,8 @@ def keep_freed() -> None:
 
 
 def keep_freed_in(environment: MutableMapping[str, str]) -> None:
-    """Do the same for processes to be started in `environment`, unless the user has decided otherwise."""
+    """Have processes to be started in `environment` keep freed memory for the next step, unless the user has decided
+    otherwise."""
     environment.setdefault("MALLOC_MMAP_THRESHOLD_", str(FROM_KERNEL))
     environment.setdefault("MALLOC_TRIM_THRESHOLD_", str(KEEP))
 

@@ -27,20 +27,20 @@ from roundelay.runtime.launch.world import HostPlace, World
 
 SOCKET_LOOK_SECONDS = 0.02
 MESSAGE_BYTES = 1 << 20
-"""Bytes of the longest message."""
+"""Length in bytes of the longest message."""
 MESSAGE_SECONDS = 10.0
-"""Seconds that the rest of a message may take once it has begun."""
+"""Seconds within which the rest of a message must come once it has begun."""
 LENGTH = struct.Struct("<Q")
 CREDENTIALS = struct.Struct("3i")
-"""Process, user and group."""
+"""Layout of a peer's credentials: process, user and group."""
 ATTACHED = b"\1"
-"""The last byte on a connection, of a learner that needs the other no more. Without it, it died."""
+"""Last byte on a connection from a learner that needs the other no more; one that ends without it has died."""
 
 Fact = dict[str, Any]
 
 
 class SessionRuns(Exception):
-    """The session runs already, and a learner of it listens for those that come back."""
+    """Raised if the session runs already, and one of its learners listens for those that come back."""
 
     def __init__(self, connection: socket.socket) -> None:
         super().__init__("the session runs already")
@@ -48,10 +48,10 @@ class SessionRuns(Exception):
 
 
 class LocalRendezvous:
-    """The meeting point of a world, for one session. Leave it when all have attached.
+    """The meeting point of one host's learners at the start of a session, to be left when all have attached.
 
     Args:
-        number: of the session; learners attach in the same order everywhere.
+        number: number of the session; learners attach in the same order everywhere.
 
     Raises:
         UserError: from every method, when a learner does not come within the patience, or ends before; names the one
@@ -65,7 +65,7 @@ class LocalRendezvous:
         self._connections: dict[int, socket.socket] = {}
 
     def collect(self) -> list[Fact]:
-        """Return, for the first, the facts of the other learners, by rank, when they have come."""
+        """Wait, as the first learner, for all others; return their facts by rank."""
         facts: dict[int, Fact] = {}
         if not self._others:
             return []
@@ -94,7 +94,7 @@ class LocalRendezvous:
         return [facts[rank] for rank in sorted(facts)]
 
     def _welcome(self, connection: socket.socket) -> tuple[int, Fact]:
-        """Return rank and facts of a learner that has connected; -1 if it is none."""
+        """Return rank and facts of a learner that has connected; rank -1 if it is no learner of this session."""
         try:
             if peer_user(connection) == os.geteuid():
                 fact, descriptors = receive_fact(connection)
@@ -108,7 +108,7 @@ class LocalRendezvous:
         return -1, {}
 
     def tell(self, rank: int, fact: Fact, descriptor: int) -> None:
-        """Answer learner `rank`, as the first."""
+        """Answer learner `rank`, as the first learner, with a fact and a descriptor."""
         try:
             send_fact(self._connections[rank], fact, descriptor)
         except OSError as error:
@@ -138,9 +138,8 @@ class LocalRendezvous:
         return answer, descriptors[0]
 
     def come_back(self, running: SessionRuns, fact: Fact) -> tuple[Fact, int]:
-        """Tell a session that runs the rank that comes back; return its facts, and a descriptor. A learner that closes
-        the meeting point, since it has not heard yet that this one is dead, opens it again when it has: then it is
-        asked again."""
+        """Tell a running session that this learner comes back; return the session's facts, and a descriptor. A session
+        that has not yet noticed this learner's death refuses at first, and is asked again."""
         deadline = time.monotonic() + self._seconds
         while True:
             with running.connection as connection:
@@ -171,10 +170,7 @@ class LocalRendezvous:
         raise self._nobody(f"the learner that should let it in has ended ({gone})") from gone
 
     def _look_for_running(self) -> None:
-        """
-        Raises:
-            SessionRuns: it does.
-        """
+        """Raise `SessionRuns` if the session runs already."""
         connection = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
         try:
             connection.connect(self._returning)
@@ -196,7 +192,7 @@ class LocalRendezvous:
             return connection
 
     def _wait(self, socket_: socket.socket, deadline: float, otherwise: str) -> None:
-        """Wait until there is something to read, or to accept."""
+        """Wait until a socket has something to read, or to accept."""
         while not select.select([socket_], [], [], SOCKET_LOOK_SECONDS)[0]:
             if self._world.rank == self._first:
                 self.check()
@@ -210,7 +206,7 @@ class LocalRendezvous:
             raise self._nobody(f"{otherwise} within {self._seconds:.0f} s")
 
     def check(self) -> None:
-        """Check that no learner has ended that has connected, or should."""
+        """Check that no learner that has connected, or should, has ended."""
         self._check_launcher()
         for rank, connection in list(self._connections.items()):
             if select.select([connection], [], [], 0)[0]:
@@ -260,13 +256,13 @@ class LocalRendezvous:
 
 
 def returning_name(world: World, number: int) -> str:
-    """Name of the socket at which a running session is found by learners that come back to it."""
+    """Return the name of the socket at which learners that come back find a running session."""
     return _socket_name(world, number, " returning")
 
 
 def given_name(world: World, number: int) -> str:
-    """Name, before a dash and its rank, of the socket on this host at which a learner that comes back to a session is
-    given its state."""
+    """Return the name, to be followed by a dash and the rank, of the socket on this host at which a learner that comes
+    back to a session gets its state."""
     return _socket_name(world, number, " given")
 
 
@@ -278,7 +274,7 @@ def _socket_name(world: World, number: int, purpose: str = "") -> str:
 
 
 def send_fact(connection: socket.socket, fact: Fact, *descriptors: int) -> None:
-    """Send a message over a Unix socket, with descriptors beside it."""
+    """Send a message over a Unix socket, with file descriptors."""
     connection.settimeout(MESSAGE_SECONDS)
     body = json.dumps(fact).encode()
     socket.send_fds(connection, [LENGTH.pack(len(body))], list(descriptors))
@@ -286,11 +282,11 @@ def send_fact(connection: socket.socket, fact: Fact, *descriptors: int) -> None:
 
 
 def receive_fact(connection: socket.socket, seconds: float = MESSAGE_SECONDS) -> tuple[Fact, list[int]]:
-    """Return a message over a Unix socket, within so many seconds, and the descriptors beside it.
+    """Receive a message over a Unix socket within so many seconds; return it and the file descriptors sent with it.
 
     Raises:
-        EOFError: the other has gone.
-        OSError, ValueError: it says something else, or nothing more.
+        EOFError: the other end has closed.
+        OSError, ValueError: no message comes in time, or an invalid one.
     """
     connection.settimeout(seconds)
     head, descriptors, _, _ = socket.recv_fds(connection, LENGTH.size, 1)
@@ -321,7 +317,7 @@ def _receive_exactly(connection: socket.socket, size: int) -> bytes:
 
 
 def close_all(descriptors: list[int]) -> None:
-    """Close descriptors."""
+    """Close file descriptors."""
     for descriptor in descriptors:
         os.close(descriptor)
 
@@ -338,8 +334,8 @@ def _leader_name(place: HostPlace) -> str:
 
 
 class LocalLeader:
-    """Held by the process with local rank 0, which leads all learners of its host: the launcher's other processes there
-    wait for its end, and end with its status."""
+    """The socket of the process with local rank 0, which leads all learners of its host: the launcher's other processes
+    there wait for its end, and end with its status."""
 
     def __init__(self, place: HostPlace) -> None:
         self._socket = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) if len(place.ranks) > 1 else None
@@ -357,11 +353,11 @@ class LocalLeader:
 
     @property
     def waiting(self) -> int:
-        """Number of processes that wait, as far as is known."""
+        """Number of processes known to wait."""
         return len(self._waiting)
 
     def look(self) -> None:
-        """Look for processes that have come."""
+        """Accept processes that have come to wait."""
         if self._socket is not None:
             self._socket.setblocking(False)
             with suppress(OSError):
@@ -369,7 +365,7 @@ class LocalLeader:
                     self._waiting.append(self._socket.accept()[0])
 
     def release(self, status: int) -> None:
-        """Tell the others how this ended. A killed process tells them too: by saying nothing."""
+        """Tell waiting processes this one's exit status; that of a killed process they notice by its silence."""
         self.look()
         for waiting in self._waiting:
             with suppress(OSError):
@@ -383,7 +379,7 @@ def wait_for_leader(place: HostPlace, patience: float = 300.0) -> int:
     """Wait for the end of this host's local rank 0, which leads the learner of this rank too; return its exit status.
 
     Raises:
-        UserError: it does not begin within `patience` seconds.
+        UserError: local rank 0 does not begin within `patience` seconds.
     """
     deadline = time.monotonic() + patience
     while True:

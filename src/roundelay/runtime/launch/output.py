@@ -12,15 +12,15 @@ from collections.abc import Callable
 
 READ_BYTES = 1 << 16
 LONGEST_LINE = 1 << 16
-"""A line that is longer is broken there."""
+"""Most bytes of a line; longer ones are broken."""
 PENDING_BYTES = 1 << 20
-"""So much may wait to be written before learners have to."""
+"""Bytes that may wait to be written before learners must wait."""
 DRAIN_BYTES = 1 << 22
-"""So much is read of the output a learner left behind: more than a pipe holds unless another process writes on."""
+"""Bytes read of the output that an ended learner left: more than a pipe holds unless another process writes on."""
 BAR_SECONDS = 10.0
-"""Interval at which a line is shown that is written anew again and again, as progress bars are; and when it ends."""
+"""Seconds between two showings of a line that is written over again and again, as progress bars are."""
 LAST_SECONDS = 2.0
-"""Seconds that the launcher listens to processes that learners have left behind."""
+"""Seconds for which the launcher listens to processes that learners have left behind."""
 
 Show = Callable[[bytes], None]
 
@@ -36,7 +36,7 @@ class Outlet:
 
     @property
     def pending(self) -> int:
-        """Bytes that wait."""
+        """Number of bytes that wait to be written."""
         return len(self._pending)
 
     def put(self, line: bytes) -> None:
@@ -45,8 +45,8 @@ class Outlet:
             self._pending += line
 
     def pump(self) -> None:
-        """Write as much as can be written without waiting: where there is room for as much as PIPE_BUF, a write of that
-        much does not block."""
+        """Write as much as is possible without waiting: a write of PIPE_BUF bytes does not block if there is room for
+        them."""
         while self._pending and self._watch.poll(0):
             try:
                 written = os.write(self.descriptor, self._pending[: select.PIPE_BUF])
@@ -59,7 +59,7 @@ class Outlet:
             del self._pending[:written]
 
     def flush(self, seconds: float) -> None:
-        """Write all of it, waiting for the reader so long at most."""
+        """Write all waiting lines; wait for the reader at most `seconds`."""
         deadline = time.monotonic() + seconds
         self.pump()
         while self._pending and (left := deadline - time.monotonic()) > 0:
@@ -78,7 +78,7 @@ class LineBuffer:
         self._news, self._next = False, 0.0  # is that to be shown, and when
 
     def take(self, data: bytes, now: float) -> None:
-        """Take more of the stream."""
+        """Take the next bytes of the stream."""
         *whole, rest = data.split(b"\n")
         for piece in whole:
             self._rest += piece
@@ -98,13 +98,13 @@ class LineBuffer:
         self.look(now)
 
     def look(self, now: float) -> None:
-        """Look whether it is time to show a line that is being written over."""
+        """Show a line that is being written over, if it is time."""
         if self._news and now >= self._next:
             self._show(self._over)
             self._news, self._next = False, now + BAR_SECONDS
 
     def end(self) -> None:
-        """End: show the last line, as far as it has come."""
+        """End the stream: show the last line as far as it has come."""
         if self._rest or self._news:
             self._end_line()
 
@@ -125,7 +125,7 @@ class Interruptions:
         self._traceback: list[bytes] = []
 
     def __call__(self, line: bytes) -> None:
-        """Take a line of standard error."""
+        """Take the next line of standard error."""
         if not self._traceback:
             if self.on and line.startswith(b"Traceback (most recent call last)"):
                 self._traceback.append(line)
@@ -148,7 +148,7 @@ class Interruptions:
 
 
 class _Stream:
-    """One stream of one learner."""
+    """Standard output or error of one learner."""
 
     def __init__(self, source: int, name: str, outlet: Outlet) -> None:
         self.source, self.outlet = source, outlet
@@ -158,7 +158,7 @@ class _Stream:
         os.set_blocking(source, False)
 
     def read(self, now: float) -> int:
-        """Return number of bytes read; -1 at the end of the stream."""
+        """Read what is there; return the number of bytes, -1 at the end of the stream."""
         try:
             data = os.read(self.source, READ_BYTES)
         except BlockingIOError:
@@ -182,8 +182,8 @@ class Output:
         self._streams: dict[str, tuple[_Stream, ...]] = {}
 
     def add(self, name: str, out: int, error: int) -> None:
-        """Read a process's standard output and error from these descriptors, and close them in the end, or when it is
-        started again. Its name is the learner's rank, or that and its place in a group."""
+        """Read a process's standard output and error from descriptors, to be closed at its end or restart. Its `name`
+        is the learner's rank, with its place if the learner is a group."""
         for stream in self._streams.get(name, ()):
             self._close(stream)
         self._streams[name] = tuple(
@@ -196,7 +196,7 @@ class Output:
             streams[1].interruptions.on = True
 
     def wait(self, seconds: float) -> None:
-        """Pass on output that is there, or wait for it so long."""
+        """Pass on available output, or wait for some up to `seconds`."""
         watch = select.poll()
         reading = [stream for stream in self._open() if stream.outlet.pending < PENDING_BYTES]
         for stream in reading:
@@ -214,8 +214,7 @@ class Output:
             outlet.pump()
 
     def ended(self, name: str) -> None:
-        """Pass on all that this process has left, which has ended, even if other processes still hold its streams
-        open."""
+        """Pass on all output of the process `name`, which has ended, even if other processes hold its streams open."""
         now = time.monotonic()
         for stream in self._streams[name]:
             left = DRAIN_BYTES
@@ -229,13 +228,13 @@ class Output:
             stream.end()
 
     def flush(self, seconds: float) -> bool:
-        """Write all that waits to be written, so long at most; return True if that was all."""
+        """Write all waiting output, for at most `seconds`; return True if all was written."""
         for outlet in set(self._outlets):
             outlet.flush(seconds)
         return not any(outlet.pending for outlet in self._outlets)
 
     def finish(self) -> None:
-        """Listen a little to processes that learners, all ended, may have left behind, and read no more."""
+        """Listen a little longer to processes that the learners, all ended, may have left behind; then stop reading."""
         deadline = time.monotonic() + LAST_SECONDS
         while self._open() and (left := deadline - time.monotonic()) > 0:
             self.wait(min(left, 0.1))
@@ -247,7 +246,7 @@ class Output:
         return [stream for streams in self._streams.values() for stream in streams if stream.source >= 0]
 
     def _close(self, stream: _Stream) -> None:
-        """Close it; the kernel tells processes that still write there."""
+        """Close a stream; processes that still write to it get an error."""
         if stream.source >= 0:
             stream.end()
             os.close(stream.source)
@@ -255,7 +254,7 @@ class Output:
 
 
 def _same(one: int, other: int) -> bool:
-    """Return True if two descriptors are of the same file, terminal or pipe."""
+    """Return True if two descriptors refer to the same file, terminal or pipe."""
     try:
         a, b = os.fstat(one), os.fstat(other)
     except OSError:  # one is closed

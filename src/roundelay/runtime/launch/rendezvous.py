@@ -26,9 +26,9 @@ COORDINATOR = "coordinator"
 """Name under which the first host of a run says where it listens."""
 STORE_LOOK_SECONDS = 0.02
 FACT_BYTES = 1 << 16
-"""Bytes of the longest fact."""
+"""Length in bytes of the longest fact."""
 DIGITS = 2 * hashlib.sha256().digest_size
-"""Hexadecimal, of a hash."""
+"""Number of hexadecimal digits of a hash."""
 
 
 def say_address(place: HostPlace, seconds: float, address: Address, what: str = COORDINATOR) -> None:

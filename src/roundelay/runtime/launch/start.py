@@ -25,13 +25,13 @@ from roundelay.runtime.launch.world import learners as learners_of_environment
 
 FORWARDED = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP, signal.SIGQUIT, signal.SIGUSR1, signal.SIGUSR2)
 ENDING = {signal.SIGINT, signal.SIGTERM, signal.SIGHUP, signal.SIGQUIT}
-"""Those of them after which learners should end."""
+"""Those of the signals after which learners should end."""
 ENDING_SECONDS = 10.0
-"""Seconds that learners may take to end after the launcher was told to."""
+"""Seconds that learners may take to end after the launcher was told to end."""
 WATCH_SECONDS = 0.05
-"""Interval at which the launcher looks for processes that have ended."""
+"""Seconds between two looks for processes that have ended."""
 FLUSH_SECONDS = 1.0
-"""Seconds that a message of the launcher's own waits for earlier output of learners."""
+"""Seconds that a message of the launcher waits for earlier output of learners."""
 
 
 HIDDEN = (
@@ -47,13 +47,13 @@ HIDDEN = (
     "ROLE_NAME",
     "ROLE_WORLD_SIZE",
 )
-"""Variables of torchrun. A script, or a framework it uses, that sees them starts torch.distributed of its own."""
+"""Variables of torchrun, hidden from scripts: frameworks that see them start torch.distributed."""
 HIDDEN_PREFIX = "TORCHELASTIC_"
 
 
 @dataclass(frozen=True)
 class Endings:
-    """Number of restarts, and seconds that a learner may take to end."""
+    """Rules for the ends of learners: number of restarts, and seconds that one may take to end."""
 
     restarts: int = 0  # of learners that fail, as many in all are started again, each under its rank
     seconds: float = ENDING_SECONDS  # learners may take to end after the launcher was told to; then they are killed
@@ -61,7 +61,7 @@ class Endings:
 
 @dataclass(frozen=True)
 class TorchNames:
-    """Processes of which RANK, WORLD_SIZE and the like speak, as torch reads them."""
+    """The processes that torch's variables (RANK, WORLD_SIZE and others) are to describe."""
 
     # those of each learner, so many; one that fails ends the others. 0: the learners, as under `torchrun`.
     group: int = 0
@@ -79,9 +79,9 @@ def launch(
 ) -> int:
     """Run `command` as so many learners on this host, and wait for all of them.
 
-    Where the environment says that this is one of several hosts (`read_place`), learners of all of them train together.
-    A Python script is run by this Python; `say` is told of failures. A learner that ends does not end the others; their
-    strategy says whether they can go on. Signals are passed on to all, each in a process group of its own.
+    If the environment makes this one of several hosts (`read_place`), learners of all of them train together. A Python
+    script is run by this Python; `say` gets a sentence on each failure. A learner that ends does not end the others;
+    their strategy says whether they can go on. Signals are passed on to all, each in a process group of its own.
 
     Args:
         module: the command is a Python module and its arguments, as for `python -m`.
@@ -131,7 +131,7 @@ def launch(
 
 @dataclass(frozen=True)
 class Groups:
-    """Ranks of the learners of this host, and the processes of each."""
+    """The learners of this host by rank, and the processes of each."""
 
     size: int  # of each learner; 0: one, which is alone
     ranks: Sequence[int]  # of the learners of this host
@@ -142,11 +142,11 @@ class Groups:
         return len(self.ranks) * max(1, self.size)
 
     def names(self, rank: int) -> list[str]:
-        """Return names of a learner's processes, by place."""
+        """Return the names of a learner's processes, by place."""
         return [str(rank)] if not self.size else [f"{rank}.{place}" for place in range(self.size)]
 
     def variables(self, rank: int, place: int, port: int) -> dict[str, str]:
-        """Return variables by which the processes of a learner find each other, at this port."""
+        """Return the variables by which the processes of a learner find each other, at `port`."""
         if not self.size:
             return {}
         numbers = {
@@ -162,11 +162,11 @@ class Groups:
 
 @final
 class _Started:
-    """Processes of learners.
+    """The running processes of all learners of this host.
 
     Args:
         variables: the environment of each learner, by rank.
-        restarts: so many of the learners that fail may be started again.
+        restarts: how many times failed learners may be started again.
     """
 
     def __init__(
@@ -196,8 +196,8 @@ class _Started:
                 self._output.add(name, *pipes)
 
     def ended(self, name: str, status: int) -> tuple[int, int] | None:
-        """Note that a process has ended; if it was the last of its learner, return that one's rank and status. A
-        learner's other processes are killed with one that fails, for they could only wait for it."""
+        """Note that a process has ended; if it was the last of its learner, return the learner's rank and status. With
+        one that fails, the learner's other processes are killed, since they could only wait for it."""
         rank = int(name.partition(".")[0])
         others = [other for other in self._groups.names(rank) if other in self.running]
         if status:
@@ -206,7 +206,7 @@ class _Started:
         return None if others else (rank, self._failed.pop(rank, 0))
 
     def again(self, rank: int) -> str:
-        """Start a learner again that has failed, if any may be; return words that say so, or none."""
+        """Start a failed learner again, if a restart is left; return words on it, or ""."""
         if not self._left:
             return ""
         self._left -= 1
@@ -225,7 +225,7 @@ def _whole_command(command: Sequence[str], module: bool) -> list[str]:
 
 
 def _kill(processes: Sequence["subprocess.Popen[bytes]"]) -> None:
-    """Kill those that still run, each with its process group, and wait for them."""
+    """Kill the processes that still run, each with its process group, and wait for them."""
     running = [process for process in processes if process.poll() is None]
     _signal(running, signal.SIGKILL)
     for process in running:
@@ -233,15 +233,15 @@ def _kill(processes: Sequence["subprocess.Popen[bytes]"]) -> None:
 
 
 def _signal(processes: Sequence["subprocess.Popen[bytes]"], number: int) -> None:
-    """Send a signal to each of them with its process group."""
+    """Send a signal to each process and its process group."""
     for process in processes:
         with suppress(ProcessLookupError):
             os.killpg(process.pid, number)
 
 
 def _environment(learners: int, ended: int, torchrun_names: bool, prefix: bool) -> dict[str, str]:
-    """Return variables that all learners share. They meet by a key that only this launcher and they know: nothing
-    listens on a network."""
+    """Return the variables that all learners share, among them a key that only they and this launcher know, by which
+    they meet without a network."""
     environment = {
         name: value
         for name, value in os.environ.items()
@@ -259,14 +259,15 @@ def _environment(learners: int, ended: int, torchrun_names: bool, prefix: bool) 
 
 
 def _share_of_hosts(learners: int, say: Callable[[str], None]) -> tuple[Sequence[int], int, dict[str, str]]:
-    """Return ranks of the learners of this host, their number on all hosts, and variables that say where hosts meet.
+    """Return the ranks of this host's learners, the number of learners on all hosts, and variables for the meeting of
+    hosts.
 
-    Hosts are several only where the environment says both where they meet and how many learners are here, or has a
-    secret for hosts of one learner each. Other variables may be left over from another launcher: they mean nothing, and
-    `say` is told so where they could have meant several hosts.
+    There are several hosts only if the environment says both where they meet and how many learners are here, or has a
+    secret for hosts of one learner each. Other variables may be left over from another launcher, and are ignored; `say`
+    mentions those that could have meant several hosts.
 
     Raises:
-        UserError: there are none, or the environment says that another number of them is here.
+        UserError: there would be no learners, or the environment has another number of them on this host.
     """
     if learners < 1:
         raise UserError(f"-n is {learners}: at least one learner is needed.")
@@ -305,7 +306,8 @@ def _free_port() -> int:
 def _start(
     arguments: list[str], environment: Mapping[str, str], piped: bool
 ) -> tuple["subprocess.Popen[bytes]", int, int]:
-    """Return the process, and where to read its standard output and error, if `piped`; the caller closes those."""
+    """Start a process; return it and, if `piped`, the descriptors of its standard output and error, which the caller
+    closes."""
     parent = os.getpid()
     out, error = (os.pipe2(os.O_CLOEXEC) if piped else (-1, -1) for _ in range(2))
     try:
@@ -336,7 +338,8 @@ def _wait(
     say: Callable[[str], None],
     ending_seconds: float,
 ) -> int:
-    """Wait until all have ended; those told to end by a signal get some time to do so."""
+    """Wait until all learners have ended, and kill those that take longer than `ending_seconds` after a signal to end;
+    return the exit status."""
     running, first, deadline = started.running, 0, 0.0
     while running:
         for name, process in list(running.items()):
@@ -370,7 +373,8 @@ def _wait(
 
 
 def _write_all(output: Output, told: Sequence[int]) -> None:
-    """Write all of it, however slowly it is read; once the launcher has been told to end, for ENDING_SECONDS."""
+    """Write all waiting output, however slowly it is read; once the launcher was told to end, for at most
+    ENDING_SECONDS."""
     told_at = 0.0
     while not output.flush(WATCH_SECONDS):
         if ENDING & set(told):

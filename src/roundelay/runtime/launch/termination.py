@@ -20,7 +20,7 @@ SAME_SECONDS = 5.0
 
 
 class TerminationRequest:
-    """One for all sessions of the process."""
+    """The state of a request to end, one for all sessions of the process."""
 
     listeners = 0
     asked = False  # to end
@@ -32,7 +32,7 @@ request = TerminationRequest()
 
 
 def listen() -> None:
-    """Listen: from now on SIGTERM is noted. To be undone by `ignore`, as often."""
+    """Note SIGTERM from now on, instead of obeying it. Each call is undone by one of `ignore`."""
     request.listeners += 1
     if request.listeners == 1:
         request.asked, request.process = False, 0
@@ -43,7 +43,7 @@ def listen() -> None:
 
 
 def ignore() -> None:
-    """Ignore with one listener fewer; after the last, SIGTERM has its old handler again."""
+    """Undo one call of `listen`; after the last, SIGTERM has its old handler again."""
     request.listeners = max(0, request.listeners - 1)
     if not request.listeners and signal.getsignal(signal.SIGTERM) is _note:
         if threading.current_thread() is threading.main_thread():
@@ -52,8 +52,7 @@ def ignore() -> None:
 
 
 def await_signal() -> None:
-    """Wait a little, after another learner has ended on request: the signal that a launcher sends to all may still be
-    on its way here."""
+    """Wait a little for a launcher's SIGTERM to all learners, after another learner has ended by it."""
     deadline = time.monotonic() + SIGNAL_SECONDS
     while request.process and not request.asked and time.monotonic() < deadline:
         time.sleep(0.01)

@@ -25,29 +25,30 @@ from roundelay.runtime.launch.addresses import (
 )
 
 OURS = "ROUNDELAY_"
-"""Stands before our names of the variables."""
+"""Prefix of Roundelay's own names of the variables."""
 ENDED_VARIABLE = "ROUNDELAY_ENDED"
-"""Names a file in which the launcher notes learners that have ended, so that no other waits for them at the start."""
+"""Variable with a file in which the launcher notes learners that have ended, so that none waits for them at the start.
+"""
 ENDED_NAME = "roundelay-ended"
 ENDED_BYTES = 1 << 20
 PLACES = "ROUNDELAY_PLACES"
-"""Says how many learners there may ever be; those beyond WORLD_SIZE may join a session that runs."""
+"""Variable with the number of learners there may ever be; those beyond WORLD_SIZE may join a running session."""
 LIVE = "ROUNDELAY_LIVE"
-"""Names the folder in which attached sessions say how they are, for `roundelay status`."""
+"""Variable with the folder in which attached sessions write their state, for `roundelay status`."""
 REPORT = "ROUNDELAY_REPORT"
-"""Names the folder in which an attached session keeps the held-out losses that its script reports."""
+"""Variable with the folder in which an attached session keeps the held-out losses that its script reports."""
 LISTEN = "ROUNDELAY_LISTEN"
-"""Says where this host listens, as `listen` of `read_place`."""
+"""Variable with the address where this host listens, as `listen` of `read_place`."""
 REPLAY = "ROUNDELAY_REPLAY"
-"""Names a record that a script's sessions are to repeat."""
+"""Variable with a record that a script's sessions are to repeat."""
 REPLAYED = "ROUNDELAY_REPLAYED"
-"""Names a file in which learners that repeat a record write the results."""
+"""Variable with a file in which learners that repeat a record write the results."""
 STRAGGLERS = "ROUNDELAY_STRAGGLERS"
-"""Names learners of a script that are to be slow, as `1:3x`, with commas."""
+"""Variable with the learners of a script that are to be slow, as `1:3x`, with commas."""
 GROUP = "ROUNDELAY_GROUP"
-"""Says how many processes each learner has, where `roundelay launch --group` has started them."""
+"""Variable with the number of processes of each learner that `roundelay launch --group` has started."""
 JOB = "ROUNDELAY_JOB"
-"""A random key that `roundelay launch` makes for its learners, in hexadecimal digits."""
+"""Variable with a random key that `roundelay launch` makes for its learners, in hexadecimal digits."""
 
 
 @dataclass(frozen=True)
@@ -66,16 +67,16 @@ class World:
 
     @property
     def first(self) -> tuple[int, ...]:
-        """Ranks of the learners that begin."""
+        """Ranks of the learners that begin the session."""
         return tuple(range(self.begin or self.learners))
 
     @property
     def here(self) -> tuple[int, ...]:
-        """Ranks of this host."""
+        """Ranks of the learners on this host."""
         return tuple(range(self.learners)) if self.place is None else self.place.ranks
 
     def ended(self) -> dict[int, int]:
-        """Exit status by rank of learners that the launcher knows to have ended."""
+        """Return the exit status, by rank, of learners that the launcher knows to have ended."""
         try:
             descriptor = os.open(self.ended_file, os.O_RDONLY | os.O_CLOEXEC | os.O_NONBLOCK)
         except OSError:
@@ -90,7 +91,7 @@ class World:
 
 
 def _is_memory_file(descriptor: int, name: str) -> bool:
-    """Return True if it is an anonymous memory file of this user, by this name."""
+    """Return True if `descriptor` is an anonymous memory file of this user with this name."""
     link = os.readlink(f"/proc/self/fd/{descriptor}")
     return link == f"/memfd:{name} (deleted)" and os.fstat(descriptor).st_uid == os.geteuid()
 
@@ -112,9 +113,10 @@ class _Variables:
         return self.environment.get(self.name(variable))
 
     def number(self, variable: str) -> int:
-        """
+        """Return the number in a variable.
+
         Raises:
-            UserError: it is not set, or no number.
+            UserError: the variable is not set, or is no number.
         """
         text = self.text(variable)
         if text is None:
@@ -129,17 +131,17 @@ class _Variables:
 
     @property
     def hosted(self) -> bool:
-        """Has the launcher, which is `torchrun` then, a store at MASTER_ADDR?"""
+        """True if the launcher, then `torchrun`, has a store at MASTER_ADDR."""
         return not self.prefix and self.environment.get("TORCHELASTIC_USE_AGENT_STORE") == str(True)
 
     @property
     def attempt(self) -> str:
-        """Tells this start of `torchrun` from others at the same address."""
+        """Text that distinguishes this start of `torchrun` from others at the same address."""
         names = ("TORCHELASTIC_RUN_ID", "TORCHELASTIC_RESTART_COUNT")
         return "" if self.prefix else " ".join(self.environment[name] for name in names if name in self.environment)
 
     def rank_and_learners(self) -> tuple[int, int, int]:
-        """Return the rank, the learners that there may ever be, and how many of them begin; 0: all.
+        """Return this process's rank, the number of learners there may ever be, and how many of them begin (0: all).
 
         Raises:
             UserError: there is no such rank.
@@ -160,7 +162,7 @@ class _Variables:
         return rank, learners, begin if places else 0
 
     def job_key(self) -> bytes:
-        """Return the key that `roundelay launch` has made; empty if it has not."""
+        """Return the key that `roundelay launch` has made; empty if there is none."""
         text = self.environment.get(JOB, "") if self.prefix else ""
         try:
             return bytes.fromhex(text)
@@ -169,14 +171,13 @@ class _Variables:
 
 
 def read_world(environment: Mapping[str, str] = os.environ, listen: str | None = None) -> World:
-    """Return the world that `torchrun` or `roundelay launch` has made, or that of one learner where none has.
+    """Read the world that `torchrun` or `roundelay launch` has set up; without a launcher it has one learner.
 
-    Where fewer learners are on this host than in the world, there are several hosts. Where nothing is said of that
-    (LOCAL_WORLD_SIZE), there are if there is a secret for them and MASTER_ADDR is no loopback address: then each
-    process is a host.
+    Where fewer learners are on this host than in the world, there are several hosts. Without LOCAL_WORLD_SIZE, each
+    process is a host if there is a secret for hosts and MASTER_ADDR is no loopback address.
 
     Args:
-        listen: for the first learner of one of several hosts; as for `read_place`.
+        listen: as for `read_place`, for the first learner of one of several hosts.
 
     Raises:
         UserError: a variable is missing or no number, or several hosts have no secret.
@@ -203,16 +204,16 @@ def read_world(environment: Mapping[str, str] = os.environ, listen: str | None =
 
 
 def group_environment(place: int, size: int, environment: Mapping[str, str] = os.environ) -> dict[str, str]:
-    """Return variables of the learners for a process of one that is a group: as if those with the same place in their
-    groups were alone.
+    """Return the variables for a process of a learner that is a group: as if only the processes with the same place in
+    their groups existed.
 
     Args:
-        place: of this process in its group, from 0 on.
-        size: processes of a group. `roundelay launch --group` says so itself, and gives learners their numbers; other
-            launchers number processes, those of a group one after the other.
+        place: place of this process in its group, from 0 on.
+        size: number of processes of a group. `roundelay launch --group` numbers learners; other launchers number
+            processes, those of a group one after the other.
 
     Raises:
-        UserError: processes cannot be cut into groups of that size, or the launcher has made others.
+        UserError: processes cannot be divided into groups of that size, or the launcher has made other groups.
     """
     given, found = _Variables(environment), dict(environment)
     if given.text("WORLD_SIZE") is None:
@@ -240,7 +241,7 @@ def group_environment(place: int, size: int, environment: Mapping[str, str] = os
 
 
 def launched_group(environment: Mapping[str, str] = os.environ) -> int:
-    """Return how many processes `roundelay launch --group` has given each learner; 1 if it has not."""
+    """Return the number of processes that `roundelay launch --group` has given each learner; 1 without it."""
     return int(environment.get(GROUP, "1"))
 
 
@@ -252,7 +253,7 @@ def _several_hosts(given: _Variables, learners: int) -> bool:
 
 
 def each_a_host(environment: Mapping[str, str] = os.environ) -> bool:
-    """Return True if each of several processes is a host with one learner, as a pod is. Then the environment has no
+    """Return True if each of several processes is a host with one learner, as a pod is. The environment then has no
     local ranks, but a secret, and a meeting place on another host."""
     given = _Variables(environment)
     address = given.text("MASTER_ADDR") or ""
@@ -269,7 +270,7 @@ def rank(environment: Mapping[str, str] = os.environ) -> int:
 
 
 def local_rank(environment: Mapping[str, str] = os.environ) -> int:
-    """Return its number among the learners of this host, from 0: for the choice of a GPU."""
+    """Return the number of this process among the learners of its host, from 0: for the choice of a GPU."""
     return _number_or("LOCAL_RANK", 0, environment)
 
 
@@ -287,12 +288,12 @@ def _number_or(variable: str, otherwise: int, environment: Mapping[str, str]) ->
 
 SECRET, SECRET_FILE = "ROUNDELAY_SECRET", "ROUNDELAY_SECRET_FILE"
 SECRET_BYTES = 16
-"""The shortest secret that is one."""
+"""Fewest bytes of a secret."""
 
 
 @dataclass(frozen=True)
 class HostPlace:
-    """The number of this host among those that train together, and how they meet."""
+    """The place of this host among those that train together: its number, learners, addresses and secret."""
 
     ranks: tuple[int, ...]  # of its learners
     learners: int  # on all hosts
@@ -309,33 +310,33 @@ class HostPlace:
 
     @property
     def first(self) -> tuple[int, ...]:
-        """Ranks of the learners that begin."""
+        """Ranks of the learners that begin the run."""
         return tuple(range(self.begin or self.learners))
 
     @property
     def alone(self) -> bool:
-        """Are all learners on this host?"""
+        """True if all learners are on this host."""
         return len(self.ranks) == self.learners
 
     @property
     def conducts(self) -> bool:
-        """Is this the host that leads the others?"""
+        """True if this host leads the others."""
         return self.ranks[0] == 0
 
 
 def read_place(listen: str | None = None, environment: Mapping[str, str] = os.environ) -> HostPlace | None:
-    """Return the place that `torchrun`, or anything else that sets its variables or ours, has given this process; None:
-    there is none.
+    """Read this host's place from the variables of `torchrun` or Roundelay, whatever has set them; None: there are
+    none.
 
     LOCAL_RANK and LOCAL_WORLD_SIZE may both be missing: then each process is a host with one learner.
 
     Args:
-        listen: ADDRESS or ADDRESS:PORT to listen at; `relay` where no other host can connect to this one, which the
-            first host then passes connections on to, or `relay=ADDRESS:PORT`, which another does. None: the value of
-            LISTEN, or the address of this host on the way to MASTER_ADDR.
+        listen: ADDRESS or ADDRESS:PORT to listen at; `relay` if no other host can connect to this one, so that the
+            first host passes connections on to it, or `relay=ADDRESS:PORT` if another does. None: the value of LISTEN,
+            or the address of this host on the way to MASTER_ADDR.
 
     Raises:
-        UserError: a variable is missing or no number, several hosts have no secret, or the address is not ours.
+        UserError: a variable is missing or no number, several hosts have no secret, or the address is not this host's.
     """
     given = _Variables(environment)
     if given.text("WORLD_SIZE") is None or (given.text("WORLD_SIZE") == "1" and not environment.get(PLACES)):
@@ -399,20 +400,20 @@ def _read_secret(environment: Mapping[str, str], rank: int) -> bytes:
 
 
 def has_secret(environment: Mapping[str, str] = os.environ) -> bool:
-    """Return True if the environment says a secret, or where one is."""
+    """Return True if the environment has a secret, or names a file of one."""
     return bool(environment.get(SECRET_FILE) or environment.get(SECRET, "").strip())
 
 
 def secret_file(environment: Mapping[str, str] = os.environ) -> str:
-    """Return the file that the run's secret is read from; empty where it is in the environment itself."""
+    """Return the file that the run's secret is read from; "" if the secret is in the environment itself."""
     return environment.get(SECRET_FILE, "")
 
 
 def read_by_hand(
     listen: str | None, others: Sequence[str] = (), environment: Mapping[str, str] = os.environ
 ) -> tuple[Address, list[Address], bytes, Address | None]:
-    """Return the address to listen at, those of `others`, the secret, and the relay by which others reach this host, if
-    it is one (the first of `others` where `listen` names none), for a command that is told so by options.
+    """Return, for a command that is given hosts by options, the address to listen at, those of `others`, the secret,
+    and, if `listen` asks for a relay, its address (the first of `others` if it names none).
 
     Raises:
         UserError: no secret, or no addresses.
@@ -432,18 +433,18 @@ def read_by_hand(
 
 
 def path_in(variable: str) -> str:
-    """Return the path that a variable (LIVE, REPORT, REPLAY, REPLAYED) names; empty where it names none."""
+    """Return the path in a variable (LIVE, REPORT, REPLAY, REPLAYED); "" if it is not set."""
     return os.environ.get(variable, "")
 
 
 def stragglers(environment: Mapping[str, str] = os.environ) -> list[str]:
-    """Return the learners that are to be slow, in words."""
+    """Return the learners that are to be slow, each as `1:3x`."""
     return [text for text in environment.get(STRAGGLERS, "").split(",") if text]
 
 
 def environment_at(place: HostPlace, environment: Mapping[str, str] = os.environ) -> dict[str, str]:
-    """Return variables of this host for learners that meet at the port of `place`, which may be another than that of
-    the environment."""
+    """Return the variables of this host for learners that meet at the port of `place`, which may differ from the
+    environment's."""
     given, found = _Variables(environment), dict(environment)
     found[given.name("MASTER_PORT")] = str(place.port)
     if environment.get(LISTEN) and place.relay is None:
@@ -452,7 +453,7 @@ def environment_at(place: HostPlace, environment: Mapping[str, str] = os.environ
 
 
 def environment_alone(environment: Mapping[str, str] = os.environ) -> dict[str, str]:
-    """Return variables without those that make this host one of several."""
+    """Return the environment without the variables that make this host one of several."""
     names = {"RANK", "WORLD_SIZE", "LOCAL_RANK", "LOCAL_WORLD_SIZE", "MASTER_ADDR", "MASTER_PORT"}
     ours = {OURS + name for name in names} | {PEERS, PLACES, LISTEN}
     return {name: value for name, value in environment.items() if name not in names | ours}

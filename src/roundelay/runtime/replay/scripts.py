@@ -31,11 +31,11 @@ class ReplayedScript:
 
 
 def replay_script(record: Path, command: Sequence[str], say: Callable[[str], None]) -> ReplayedScript:
-    """Run the script whose sessions are recorded there, as it ran: with as many learners, in its folder.
+    """Run again the script whose sessions are recorded in `record`, with as many learners and in its folder.
 
     Args:
-        command: in the place of the recorded one; empty: that one.
-        say: is told the command, and failures.
+        command: runs in place of the recorded command; empty: that one.
+        say: gets a sentence on the command and on failures.
 
     Raises:
         UserError: the record is missing or damaged; the folder of the command is gone; or no session was repeated.
@@ -72,14 +72,14 @@ def replay_script(record: Path, command: Sequence[str], say: Callable[[str], Non
 
 
 def _number(session: Path) -> int:
-    """Return the number of the session of that folder, 0 where its name has none."""
+    """Return the number of the session that a folder records; 0 if its name has none."""
     return int("".join(filter(str.isdecimal, session.name)) or 0)
 
 
 def _run(
     record: Path, first: Mapping[str, Any], command: Sequence[str], learners: int, say: Callable[[str], None]
 ) -> int:
-    """Run the command, or the recorded one where it ran; return its exit status."""
+    """Run `command`, or the recorded one where it ran; return its exit status."""
     if not command:
         command = first["command"]
         say(f"runs again, in {first['directory']}: {shlex.join(command)}")

@@ -33,11 +33,11 @@ from roundelay.runtime.trace import Kind, TraceEvent, Use
 
 
 class Differs(UserError):
-    """The repetition is not the recorded run: says where it first differs."""
+    """The repetition differs from the recorded run; says where it first does."""
 
 
 class _Abandoned(BaseException):
-    """Another learner's thread has failed; this one ends."""
+    """Ends a learner's thread after another learner's has failed."""
 
 
 class Baton:
@@ -51,10 +51,10 @@ class Baton:
         self._failure: BaseException | None = None
 
     def run(self, learners: Sequence[tuple[int, Callable[[], None]]]) -> None:
-        """Run all of them, (rank, its work), to their ends.
+        """Run all learners, given as (rank, its work), to their ends.
 
         Raises:
-            Differs: none could go on; other errors are those of the learners.
+            Differs: no learner could go on. Errors of learners are raised too.
         """
         self._running = len(learners)
         threads = [threading.Thread(target=self._thread, args=learner) for learner in learners]
@@ -79,7 +79,7 @@ class Baton:
             self._condition.notify_all()
 
     def until(self, rank: int, ready: Callable[[], bool], what: str) -> None:
-        """Pass the baton on until `ready`; called with the baton.
+        """Pass the baton on until `ready()`; the caller, learner `rank`, has the baton before and after.
 
         Raises:
             Differs: no learner can go on.
@@ -96,7 +96,7 @@ class Baton:
             raise _Abandoned
 
     def changed(self) -> None:
-        """Note that something others may wait for has happened."""
+        """Note that something has happened that other learners may wait for."""
         self._stuck.clear()  # they look again
         self._condition.notify_all()
 
@@ -109,7 +109,7 @@ class Baton:
 
 
 def met_rows(event: TraceEvent, rank: int, *uses: Use) -> list[tuple[int, int]]:
-    """Return (row, version) that an event of learner `rank` has met, of those that it makes such a use of."""
+    """Return (row, version) for the rows that an event of learner `rank` uses in one of the ways `uses`."""
     mine, theirs = event.access
     found = ((mine, (rank, event.mine)), (theirs, (event.peer, event.theirs)))
     return [place for use, place in found if use in uses]
@@ -218,7 +218,7 @@ class Stage:
         self.readers.subtract(met_rows(event, rank, Use.READ))
 
     def end(self) -> None:
-        """Write vectors that were moved, and the counters, back into the state."""
+        """Write the counters, and vectors that were moved to a device, back into the state."""
         for name, moved in self.vectors.items():
             for home, here in zip(self.state.vectors[name], moved, strict=True):
                 if here.device != home.device:
@@ -229,19 +229,19 @@ class Stage:
 
 Group = tuple[int, ...]
 KEPT = 64
-"""Vectors for neighbours that a learner keeps: those of so many means."""
+"""Number of last means whose published vectors a learner keeps for neighbours."""
 
 
 @dataclass
 class GroupMean:
-    """Vectors and weights by rank, and their mean (P,), once all have come."""
+    """A mean under way: vectors and weights by rank, and the mean (P,) once all have come."""
 
     vectors: dict[int, tuple[Tensor, float]] = field(default_factory=dict)
     mean: Tensor | None = None
 
 
 class RecordedMeans:
-    """Means of a replay: of what its learners give, taken when all have given."""
+    """The means of a replay, each taken when all learners of its group have given their vectors."""
 
     def __init__(self, baton: Baton, learners: int) -> None:
         self._baton = baton
@@ -265,7 +265,7 @@ class RecordedMeans:
         return found
 
     def publish(self, rank: int, vector: Tensor) -> int:
-        """Let neighbours read `vector` (P,) as it is now; return its number."""
+        """Publish a copy of `vector` (P,) to neighbours; return its number."""
         self._numbers[rank] += 1
         number = self._numbers[rank]
         self._published[rank, number] = vector.to("cpu", copy=True)
@@ -274,8 +274,7 @@ class RecordedMeans:
         return number
 
     def mix(self, rank: int, weights: Sequence[tuple[int, float]], number: int) -> Tensor:
-        """Return the mean (P,) of vectors that the neighbours in `weights` have published under that number; wait for
-        them."""
+        """Wait for the vectors that neighbours publish under `number`; return their mean (P,) by `weights`."""
         published, ranks = self._published, [other for other, _ in weights]
         self._baton.until(
             rank, lambda: all((other, number) in published for other in ranks), f"its neighbours in mix {number}"
@@ -284,11 +283,12 @@ class RecordedMeans:
 
 
 BEFORE = (Kind.BEGIN, Kind.JOIN)
-"""Events that come before the first effect."""
+"""Kinds of events that may come before a learner's first effect."""
 
 
 class Recorded(ABC):
-    """The events of learner `rank`, taken one by one. Also the trace of its engine, whose notes must be these."""
+    """The recorded events of learner `rank`, taken one by one. It is also the trace of the learner's engine, whose
+    notes must equal them."""
 
     def __init__(self, rank: int, events: Iterable[TraceEvent]) -> None:
         self.rank, self._events = rank, iter(events)
@@ -299,34 +299,34 @@ class Recorded(ABC):
 
     @abstractmethod
     def wait(self, event: TraceEvent) -> None:
-        """Wait until the rows that the next event touches are at its versions, and all reads of the values that it
-        overwrites are done.
+        """Wait until the rows of the next event have its versions, and all earlier reads of rows that it overwrites are
+        done.
 
         Raises:
-            Differs: that will never be.
+            Differs: the rows never come to these versions.
         """
 
     @abstractmethod
     def is_taken(self, event: TraceEvent) -> None:
-        """Hear that the event was taken."""
+        """Note that an event was taken."""
 
     @abstractmethod
     def changed(self) -> None:
-        """Note that a row has changed, or was read: the event taken last is done, and others may go on."""
+        """Note that the event taken last is done, since its row was changed or read: other learners may go on."""
 
     @abstractmethod
     def over(self, wanted: str) -> BaseException:
-        """Return the error for taking an event of a learner that did nothing more."""
+        """Return the error for a learner that wants an event after its last recorded one."""
 
     def next_is(self, *kinds: Kind) -> bool:
-        """Return True if the next event is one of these."""
+        """Return True if the next event is of one of `kinds`."""
         return self.next is not None and self.next.kind in kinds
 
     def look(self, *kinds: Kind) -> TraceEvent:
-        """Return the next event, not taken, which must be one of `kinds`.
+        """Return the next event, which must be of one of `kinds`, without taking it.
 
         Raises:
-            Differs: it is not.
+            Differs: it is of another kind.
         """
         event, wanted = self.next, " or ".join(kind.name.lower() for kind in kinds)
         if event is None or (event.kind in BEFORE and event.kind not in kinds):
@@ -336,11 +336,11 @@ class Recorded(ABC):
         return event
 
     def take(self, *kinds: Kind, cached: bool = False) -> TraceEvent:
-        """Return the next event, which must be one of `kinds`, once the rows it touches are at its versions; at once
-        where the learner has a copy of all it needs, `cached`.
+        """Take the next event, which must be of one of `kinds`, once the rows it touches have its versions; at once if
+        `cached`, when the learner has a copy of all it needs.
 
         Raises:
-            Differs: it is not, or no learner can go on.
+            Differs: it is of another kind, or no learner can go on.
         """
         event = self.look(*kinds)
         if not cached:
@@ -354,7 +354,7 @@ class Recorded(ABC):
         """Take the event of an effect on the row of another. False: it did not happen, one of the two was away.
 
         Raises:
-            Differs: it is another.
+            Differs: the next event is another.
         """
         if self.next_is(Kind.AWAY):
             self.note(Kind.AWAY, effect.peer)
@@ -370,7 +370,7 @@ class Recorded(ABC):
         """Check that an engine's note is the next event.
 
         Raises:
-            Differs: it is not.
+            Differs: the next event is another.
         """
         event = self.take(kind)
         both_nan = np.isnan(event.value) and np.isnan(value)
@@ -378,7 +378,7 @@ class Recorded(ABC):
             raise self.differs(event, str(TraceEvent(kind, peer, mine, theirs, value)))
 
     def differs(self, event: TraceEvent, now: str) -> Differs:
-        """Return the error for the first difference, which is here."""
+        """Return the error that says that `event` is the first difference, and what happens `now`."""
         return Differs(f"learner {self.rank}, its event {self.seen}: recorded: {event}; now: {now}")
 
 
@@ -428,7 +428,7 @@ class RecordedState(LearnerState):
     """A learner's state whose operations wait for their turn.
 
     Args:
-        finish_deferred: does the deferred exchange, which no step takes from its place: it waits for a turn of its own.
+        finish_deferred: does the deferred exchange, which here waits for a turn of its own and not for a step.
     """
 
     def __init__(

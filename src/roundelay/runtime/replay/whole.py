@@ -50,6 +50,7 @@ from roundelay.runtime.trace import (
     TraceEvent,
     digests,
     exchange_of,
+    has_events,
     load_state,
     note_gradient,
     read_entries,
@@ -58,12 +59,12 @@ from roundelay.runtime.trace import (
 
 
 class _Dead(Exception):
-    """The recorded learner did nothing more."""
+    """Raised where the recorded learner died."""
 
 
 @final
 class StagedEvents(Recorded):
-    """The events of a learner on a stage."""
+    """The recorded events of a learner of a run, whose turns follow from the stage's rows."""
 
     def __init__(self, stage: Stage, rank: int) -> None:
         super().__init__(rank, stage.events[rank])
@@ -112,7 +113,7 @@ class RecordedLearner(ClockedBackend):
         self.engine.finish_deferred()
 
     def run(self) -> None:
-        """Run to the end of the recorded events. A learner that died ends where they end."""
+        """Run the learner to the end of its recorded events, where one that died ends too."""
         stage, recorded = self._stage, self.recorded
         while recorded.next is not None:
             if threads := int(recorded.take(Kind.BEGIN).value):
@@ -128,11 +129,11 @@ class RecordedLearner(ClockedBackend):
                 self.engine.close()
 
     def _begins(self) -> bool:
-        """Return False if it died before it did anything."""
+        """Return False if the learner died before it did anything."""
         return self.recorded.next is not None and not self.recorded.next_is(Kind.BEGIN)
 
     def _join(self) -> None:
-        """Take a dead learner's place, if that was recorded: from a neighbour's row, then from the centre."""
+        """Begin in a dead learner's place, if that was recorded: copy a neighbour's row, then the centre."""
         stage = self._stage
         while self.recorded.next_is(Kind.JOIN):
             event = self.recorded.take(Kind.JOIN)
@@ -187,12 +188,12 @@ class RecordedLearner(ClockedBackend):
         return self._here(found.mean)
 
     def _here(self, mean: Tensor) -> Tensor:
-        """Return the mean on the device of the learner's row."""
+        """Copy a mean to the device of the learner's row."""
         return mean.to(self._row.vector.device)
 
     def _bereaved(self) -> bool:
-        """Return True if this learner did nothing more, after a death in its group. No command of a synchronous
-        strategy outlives a death, and its last mean may come after its last event."""
+        """Return True if this learner ended after a death in its group. No command of a synchronous strategy outlives a
+        death, and a learner's last mean may come after its last event."""
         if self._stage.cluster.strategy.traits.synchronous:
             return False
         return self.recorded.next is None or self.recorded.next_is(*BEFORE)
@@ -206,7 +207,7 @@ class RecordedLearner(ClockedBackend):
     def closed(self, effect: Gather) -> None: ...
 
     def lives(self, peer: int) -> bool:
-        """Return True unless the peer was found dead in the record."""
+        """Return True unless the record has the peer as dead at this point."""
         return not self.recorded.next_is(Kind.GONE)
 
     def reach(self, effect: Reach) -> int | None:
@@ -247,7 +248,7 @@ def replay(
 
 
 class _Replay:
-    """All commands of a trace, one after the other."""
+    """The repetition of all commands of a trace, one after the other."""
 
     def __init__(
         self,
@@ -265,6 +266,11 @@ class _Replay:
             raise UserError(
                 f"{folder}: recorded with {found[0]} learners of {found[1]} parameters, but this run directory "
                 f"describes {wanted[0]} of {wanted[1]}."
+            )
+        if missing := [rank for hosts in start.get(HOSTS, []) for rank in hosts if not has_events(folder, rank)]:
+            raise UserError(
+                f"{folder}: the trace of {wanted[0]} learners, of which {missing} are not in it: they were on another "
+                "host, whose folder belongs into this one as well."
             )
         self.threads: int = start["threads"]
         self.rows_on = _rows_on(folder, start, self.learner)
@@ -308,8 +314,8 @@ class _Replay:
         return Replayed(commands, skipped, self.done.events, self.done.minibatches, difference, state)
 
     def _repeat(self, entry: dict[str, Any], state: ClusterState, after: dict[str, Any]) -> str:
-        """Repeat a command from `state`, and leave the result there; return its difference from the recorded one, in
-        words."""
+        """Repeat a command from `state`, which becomes its result; return in words how that differs from the recorded
+        one, or ""."""
         number = entry["number"]
         events = [some.get(number, []) for some in self.events]
         carried = [some.get(number, []) for some in self.carried]
@@ -353,8 +359,8 @@ class _Replay:
                     gone += entry["lost"]
                     if hosts and gone:
                         raise UserError(
-                            f"{self.folder}: learner {gone[0]} died, or its host was lost or came later, while this was "
-                            "recorded, and a replay of several hosts repeats runs whose learners live to the end."
+                            f"{self.folder}: learner {gone[0]} died, or its host was lost or came later, while this "
+                            "was recorded, and a replay of several hosts repeats runs whose learners live to the end."
                         )
 
     def _recall(self, entry: dict[str, Any]) -> ClusterState:
@@ -367,7 +373,7 @@ class _Replay:
 
 
 def _rows_on(folder: Path, start: dict[str, Any], learner: Learner) -> RowDevice:
-    """Return the device of rows, as it was."""
+    """Return the device that rows were on when they were recorded."""
     where, here = start.get(ROWS_ON, "cpu"), "cpu" if learner.device is None else learner.device.type
     if where not in ("cpu", here):
         raise UserError(
@@ -422,6 +428,6 @@ def _copy(state: ClusterState) -> ClusterState:
 
 
 def _compare(state: ClusterState, after: dict[str, Any]) -> str:
-    """Return names of those parts of the state that are not as they were recorded."""
+    """Return the names of the parts of the state that are not as recorded; "" if there are none."""
     found = digests(state, tuple(after["living"]))
     return ", ".join(sorted(name for name, value in after["digests"].items() if found.get(name) != value))

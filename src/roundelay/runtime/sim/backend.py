@@ -31,7 +31,8 @@ WRITTEN = Use.WRITTEN  # a plain name is faster than a member of an enumeration
 
 
 class TimedLearner(Me):
-    """Implements `core.state.Me` without vectors. `versions` are those of all rows, counted once a mutation."""
+    """A learner without vectors, as its strategy sees it (`core.state.Me`). `versions` are those of all rows, one for
+    each mutation."""
 
     SUMS = ("frames", "counted_steps", "stale_sum")
 
@@ -52,7 +53,7 @@ class TimedLearner(Me):
         self.clear()
 
     def clear(self) -> None:
-        """Start counting again."""
+        """Set all counts to zero."""
         self.counted_steps, self.frames, self.stalest, self.stale_sum = 0, 0, 0, 0
         self.ages = [0] * STALENESS_BINS
         self.exchanges: dict[int, int] = {}
@@ -75,13 +76,13 @@ class TimedLearner(Me):
         return 1.0
 
     def begin_segment(self, plan: SegmentPlan, living: tuple[int, ...], ages: str) -> None:
-        """Begin as `LearnerState`."""
+        """Begin a segment, as `LearnerState` does."""
         self._plan, self._warms_up = plan, plan.warmup is not None
         self.learning_rate = plan.rate(plan.first_round)
         self.living, self._count_steps = living, ages == "row"
 
     def drawn(self, batch: Minibatch) -> None:
-        """Note the draw, as `LearnerState` does; only a strategy that looks at the rate depends on it."""
+        """Note a drawn minibatch, as `LearnerState` does; only strategies that read the learning rate depend on it."""
         if self._warms_up and batch.index >= 0:
             self.learning_rate = self._plan.rate(batch.index // self.learners)
 
@@ -97,7 +98,7 @@ class TimedLearner(Me):
             self.count_age(version - gradient.version)
 
     def count_age(self, stale: int) -> None:
-        """Count as `LearnerState`, like the rest."""
+        """Count the age of a gradient, as `LearnerState` does."""
         self.ages[stale if stale < STALENESS_BINS else -1] += 1
         self.stale_sum += stale
         self.stalest = max(self.stalest, stale)
@@ -136,8 +137,8 @@ GO_ON = Engine.go_on  # as an action of the clock it needs no object of its own
 
 
 class SimBackend(Backend):
-    """One learner from its start to its end, its death, or that of all others in its group; one that comes back is
-    another."""
+    """The backend of one simulated learner, from its start to its end or death, or that of its group; one that comes
+    back has a new backend."""
 
     __slots__ = (
         "_admitted",
@@ -173,7 +174,7 @@ class SimBackend(Backend):
         self._admitted, self._has_come = False, False
 
     def begin(self) -> None:
-        """Run its coroutine from the first line."""
+        """Run the learner's coroutine from its first line."""
         if not self.gone:
             self.engine.begin(self._role)
 
@@ -237,7 +238,8 @@ class SimBackend(Backend):
     # Gatherings -------------------------------------------------------------------------------------------------------
 
     def admits(self, effect: Gather) -> bool | Later:
-        """Send a model to the centre, if it counts; the learner fetches the result by itself."""
+        """Return True if the learner's contribution counts, once its model has come to the centre; the learner fetches
+        the result later by itself."""
         if not self.engine.again:
             world = self._world
             self._admitted, self._has_come = world.gatherings.admits(self.rank, effect), False
@@ -269,8 +271,8 @@ class SimBackend(Backend):
         return lives.all_there or lives.there(peer)
 
     def reach(self, effect: Reach) -> int | Later:
-        """Reach the rows it meets, which are busy from the moment all are free; its rule meets them as they are when it
-        ends."""
+        """Perform an effect on rows, which are busy from the moment all are free; its rule sees them as they are at its
+        end."""
         me = self.me
         if not self.engine.again:
             self._clock.at(self._end_of(effect), GO_ON, self.engine)
@@ -289,7 +291,7 @@ class SimBackend(Backend):
         return self._world.background
 
     def _end_of(self, effect: Reach) -> int:
-        """Keep the rows busy; return the time when the effect is over."""
+        """Keep the rows of an effect busy; return the time when the effect is over."""
         rank, peer, prices, rule = self.rank, effect.peer, self._prices, REACH_RULES[type(effect)]
         held = prices.held(rank, peer)
         if not rule.access.mine:
@@ -300,7 +302,7 @@ class SimBackend(Backend):
 
 @final
 class LaneEngine(Engine):
-    """An engine that takes a note of its effects' virtual time."""
+    """An engine that records spans of its effects' virtual time."""
 
     __slots__ = ("_clock", "_lane", "_since")
 
@@ -327,6 +329,6 @@ class LaneEngine(Engine):
 
 
 def _over(handle: Handle[int | None]) -> None:
-    """Finish an effect that was begun: its time is over."""
+    """Finish an effect that was begun, at the end of its time."""
     engine: Engine = handle.pending[1]
     engine.finish(handle)

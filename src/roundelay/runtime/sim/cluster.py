@@ -18,14 +18,14 @@ from roundelay.core.errors import UserError
 from roundelay.runtime.base import Straggler
 
 GRADIENT_SECONDS = 0.1
-"""A minibatch where nothing is said."""
+"""Seconds of a minibatch's gradient by default."""
 
 
 @dataclass(frozen=True)
 class Node:
     """`count` equal machines with `learners` each.
 
-    speed      how many times as fast as `compute` says
+    speed      factor on the speed of `compute`
     cores      learners beyond so many share them evenly; None: each has a processor of its own
     slowdown   measured: factor on the per-frame part of a minibatch by the number of learners on the machine, for
                resources that they share unseen (memory, buses, input). 1 for one learner; straight lines between the
@@ -39,7 +39,7 @@ class Node:
     slowdown: Mapping[str, float] = field(default_factory=dict)
 
     def check(self, where: str) -> None:
-        """Raise UserError for a value that cannot be."""
+        """Raise a UserError if a value is not possible; it begins with `where`."""
         for learners, factor in _by_number(self.slowdown, f"{where}.slowdown"):
             if learners < 2 or not 1 <= factor < math.inf:
                 raise UserError(
@@ -62,7 +62,7 @@ class Compute:
     """Seconds of a gradient on a node of speed 1, its local update included.
 
     seconds            a minibatch of any size (default 0.1, or 0 where `seconds_per_frame` or `trace` is given)
-    seconds_per_frame  and so much more a frame
+    seconds_per_frame  seconds added for each frame
     update             the local update after each gradient
     sigma              of a log-normal factor with mean 1 on the gradient, drawn for every learner and step; 0: none
     trace              measured seconds of minibatches, instead of `seconds`
@@ -79,7 +79,7 @@ class Compute:
 
     @property
     def fixed(self) -> float:
-        """Seconds of a minibatch before its frames are counted; 0 where a trace says it."""
+        """Seconds of a minibatch without those for its frames; 0 if there is a trace."""
         if self.seconds is not None:
             return self.seconds
         return 0.0 if self.trace or self.seconds_per_frame else GRADIENT_SECONDS
@@ -87,7 +87,7 @@ class Compute:
 
 @dataclass(frozen=True)
 class VirtualLink:
-    """A message of M bytes is under way for latency + M / bandwidth seconds.
+    """A link between learners: a message of M bytes takes latency + M / bandwidth seconds.
 
     shared: all transfers over it go one after another; inside a node it is then a bus, between nodes the one network
     interface of each node. restart: a mean of models after `idle` seconds without one takes so many times as long.
@@ -100,13 +100,13 @@ class VirtualLink:
     idle: NonNegative = 0.2
 
     def seconds(self, size: float) -> float:
-        """Return one message of `size` bytes."""
+        """Return the seconds of one message of `size` bytes."""
         return self.latency + size / self.bandwidth
 
 
 @dataclass(frozen=True)
 class VirtualLinks:
-    """Between learners of one node, and of different nodes."""
+    """The links between learners of one node, and of different nodes."""
 
     inside: VirtualLink = VirtualLink(latency=5e-6, bandwidth=12e9)
     between: VirtualLink = VirtualLink(latency=50e-6, bandwidth=1.25e9)
@@ -122,7 +122,7 @@ class Allreduce:
     server        naive: one learner receives all other models and sends the mean to each: 2 (L - 1) messages
     hierarchical  a ring inside every node, and a ring between nodes
     seconds       measured, by the number of learners; straight lines between, and beyond the last as the ring grows
-    inside        the same for a group whose learners are all on one node, where that is cheaper; none: as any other
+    inside        measured seconds for a group on one node, if that is cheaper; empty: as any other group
     """
 
     algorithm: Literal["ring", "tree", "chain", "server", "hierarchical"] = "ring"
@@ -130,7 +130,7 @@ class Allreduce:
     inside: Mapping[str, NonNegative] = field(default_factory=dict)
 
     def check(self, where: str) -> None:
-        """Raise UserError for a value that cannot be."""
+        """Raise a UserError if a value is not possible; it begins with `where`."""
         for name in ("seconds", "inside"):
             for learners, _ in _by_number(getattr(self, name), f"{where}.{name}"):
                 if learners < 2:
@@ -138,7 +138,8 @@ class Allreduce:
 
 
 def measured(table: Mapping[str, float], learners: int) -> float:
-    """Return the seconds of a mean among `learners`, from measured ones by the number of learners (there are some)."""
+    """Return the seconds of a mean among `learners`, interpolated in a table (not empty) of measured ones by number of
+    learners."""
     points = [(1, 0.0), *_by_number(table, "seconds")]
     last, seconds = points[-1]
     if learners >= last:
@@ -157,7 +158,7 @@ class Handicap:
     window: tuple[float, float] = (0.0, math.inf)
 
     def check(self, where: str) -> None:
-        """Raise UserError for a value that cannot be."""
+        """Raise a UserError if a value is not possible; it begins with `where`."""
         try:
             Straggler(self.rank, self.factor, self.seconds)
         except UserError as error:
@@ -169,7 +170,7 @@ class Handicap:
 
 @dataclass(frozen=True)
 class Moment:
-    """Something that happens to learner `rank` at virtual second `at`."""
+    """A death or a join of learner `rank` at virtual second `at`."""
 
     rank: int
     at: NonNegative
@@ -177,7 +178,7 @@ class Moment:
 
 @dataclass(frozen=True)
 class VirtualCluster:
-    """Everything that decides how long things take, and which learners are there.
+    """A virtual cluster: everything that decides how long effects take, and which learners are present.
 
     nodes        machines, in the order in which learners are numbered
     compute      the cost of a gradient
@@ -260,7 +261,7 @@ class VirtualCluster:
         """Return this cluster with its first `learners` learners only, and their stragglers, deaths and joins.
 
         Raises:
-            UserError: it has fewer; none of these is there at the beginning.
+            UserError: the cluster has fewer learners, or none of the first ones is present at the beginning.
         """
         if learners > self.learners:
             raise UserError(
@@ -288,17 +289,17 @@ class VirtualCluster:
 
     @property
     def flat(self) -> bool:
-        """Does nothing depend on the size of the model?"""
+        """True if no cost depends on the size of the model."""
         return self.exchange is not None and bool(self.allreduce.seconds)
 
     def alone(self, frames: int) -> float:
-        """Return seconds of a minibatch on the first node with no other learner on it, on average."""
+        """Return the average seconds of a minibatch on the first node with no other learner on it."""
         compute = self.compute
         fixed = sum(compute.trace) / len(compute.trace) if compute.trace else compute.fixed
         return (fixed + compute.seconds_per_frame * frames) / self.nodes[0].speed + compute.update
 
     def placement(self) -> list[int]:
-        """Return the number of the node of every learner, by rank."""
+        """Return the number of each learner's node, by rank."""
         places: list[int] = []
         machine = 0
         for node in self.nodes:
@@ -308,7 +309,7 @@ class VirtualCluster:
         return places
 
     def machines(self) -> list[Node]:
-        """Return every node, by its number."""
+        """Return all machines, as nodes with a count of 1, by number."""
         return [node for node in self.nodes for _ in range(node.count)]
 
     def lives(self) -> list[tuple[int, int, bool]]:
@@ -317,7 +318,7 @@ class VirtualCluster:
         return sorted((round(m.at * 1e9), m.rank, joins) for m, joins in told)
 
     def alive_at(self, rank: int, now_ns: int) -> bool:
-        """Return True if learner `rank` is there at this virtual nanosecond."""
+        """Return True if learner `rank` is present at this virtual nanosecond."""
         mine = self._lives_of.get(rank, [])
         before = [joins for at, joins in mine if at <= now_ns]
         return before[-1] if before else not (mine and mine[0][1])
@@ -334,7 +335,7 @@ def load_cluster(path: Path) -> VirtualCluster:
     """Return the cluster a YAML file describes.
 
     Raises:
-        UserError: names the file and the dotted key at fault.
+        UserError: a value is missing or not possible; names the file and the dotted key.
     """
     mapping = read_yaml(path)  # its errors name the file
     try:
@@ -344,12 +345,12 @@ def load_cluster(path: Path) -> VirtualCluster:
 
 
 def ring_share(learners: int) -> float:
-    """Return the models that each member of a ring allreduce sends: 2 (L - 1) / L."""
+    """Return how many models each member of a ring allreduce sends: 2 (L - 1) / L."""
     return 2 * (learners - 1) / learners
 
 
 def _by_number(mapping: Mapping[str, float], where: str) -> list[tuple[int, float]]:
-    """Return the entries of a mapping from numbers of learners, in their order."""
+    """Return the entries of a mapping by number of learners, in order."""
     try:
         return sorted((int(key), value) for key, value in mapping.items())
     except ValueError:

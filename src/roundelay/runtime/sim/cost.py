@@ -29,7 +29,7 @@ from roundelay.runtime.sim.cluster import (
 )
 
 BLOCK = 256
-"""Steps whose random factors are drawn at once: a stream is dear to open, and a number in it cheap."""
+"""Steps whose random factors are drawn at once, since opening a stream costs much more than a number of it."""
 
 
 @dataclass(frozen=True)
@@ -43,8 +43,8 @@ class CostModel:
                           queue up
     allreduce             one allreduce among two learners after the last of them arrived; a ring moves 2 (L - 1) / L
                           of the vector, so L learners pay that relative to two
-    inside                the same among two learners of one node, where the strategy has nodes (`hadpsgd`): ten times
-                          as fast by default, as buses are beside networks
+    inside                one allreduce among two learners of one node, where the strategy has nodes (`hadpsgd`): ten
+                          times as fast by default, as buses are beside networks
     cluster               a virtual cluster (cluster.py) instead of all these
     together              costs nothing in virtual time: compute gradients that are under way at once in one call, which
                           rounds differently; null: where that is faster and exact to the bit
@@ -76,13 +76,13 @@ class CostModel:
 
     @property
     def gradient_size(self) -> str:
-        """Text that names the size of a gradient that takes `gradient` seconds."""
+        """Text on the size of a minibatch whose gradient takes `gradient` seconds."""
         if self.sequences_per_gradient is not None:
             return f"{self.sequences_per_gradient} sequences"
         return "any size" if self.frames_per_gradient is None else f"{self.frames_per_gradient} frames"
 
     def per_minibatch(self, size: MinibatchSize) -> "CostModel":
-        """Return these costs, where no size is given for a minibatch of that size on one learner."""
+        """Return these costs, with `gradient` for a minibatch of that size on one learner unless they name a size."""
         if self.frames_per_gradient is not None or self.sequences_per_gradient is not None:
             return self
         if size.unit == "sequences":
@@ -90,11 +90,11 @@ class CostModel:
         return replace(self, frames_per_gradient=size.number)
 
     def virtual(self, learners: int, node: int = 1, sequence: float | None = None) -> VirtualCluster:
-        """Return the cluster this describes, with so many learners; runs of `node` of them are a node of the strategy,
-        and `sequence` is the average number of frames in a sequence, where there are any.
+        """Return the virtual cluster with these costs and `learners` learners. Each `node` neighbouring ranks are a
+        node of the strategy; `sequence` is the average number of frames in a sequence, if there are any.
 
         Raises:
-            UserError: a gradient is priced by sequences, and there are none.
+            UserError: gradients are priced by sequences, and there are none.
         """
         if self.cluster is not None:
             return self.cluster
@@ -123,8 +123,7 @@ class Prices:
     """A cluster's costs in nanoseconds, for rows of `model_bytes`; a runtime asks for one at every event.
 
     A vector in the form of another codec than FP32 has the bytes that the codec makes of as many elements; a cost that
-    the cluster gives in seconds holds in any form. One of several fragments has its share of the elements, and costs
-    its share of such seconds.
+    the cluster gives in seconds holds in any form. A fragment costs its share of the elements, and of such seconds.
 
     Every answer is a function of its arguments and of the living learners, so equal simulations cost the same.
 
@@ -169,18 +168,18 @@ class Prices:
         self.set_alive([cluster.alive_at(rank, 0) for rank in range(learners)])
 
     def set_alive(self, alive: Sequence[bool]) -> None:
-        """Set which learners live, and so which share a node, from now on."""
+        """Set which learners are alive, and so which share a node, from now on."""
         self._living = [sum(bool(alive[rank]) for rank in ranks) for ranks in self._ranks]
         for place in range(len(self._machines)):
             self._share_node(place)
 
     def change_alive(self, rank: int, lives: bool) -> None:
-        """Note that learner `rank` has died, or, if it `lives`, has come."""
+        """Note that learner `rank` has died or, if it `lives`, joined."""
         self._living[self.places[rank]] += 1 if lives else -1
         self._share_node(self.places[rank])
 
     def _share_node(self, place: int) -> None:
-        """Set the costs of gradients on a node, which follow from how many share it."""
+        """Set the costs of gradients on node `place` by the number of learners that share it."""
         node, there, compute = self._machines[place], self._living[place], self.cluster.compute
         crowd = (1.0 if node.cores is None else max(1.0, there / node.cores)) / node.speed
         fixed, per_frame = compute.fixed * crowd, compute.seconds_per_frame * node.slowed(there) * crowd
@@ -224,16 +223,16 @@ class Prices:
     # Exchanges --------------------------------------------------------------------------------------------------------
 
     def size(self, codec: Codec = FP32, fragments: int = 1) -> float:
-        """Return bytes of a row, or of one of so many fragments of it, in the form of `codec`."""
+        """Return the bytes of a row, or of one of its `fragments`, in the form of `codec`."""
         size = self.bytes / fragments
         return size if codec.exact else codec.bytes_of(round(size / 4))
 
     def reach_ns(
         self, rank: int, peer: int, there: Codec | None = FP32, back: Codec | None = FP32, fragments: int = 1
     ) -> int:
-        """Return the nanoseconds of one effect on the row of `peer`, or on one of so many fragments of it: a message
-        goes over and, since the other row must be seen first, one comes back after it, each with a row in the form of
-        the codec, or without one."""
+        """Return the nanoseconds of one effect on the row of `peer`, or on one of its `fragments`: a message goes over
+        and, since the other row must be seen first, one comes back after it, each with a row in the form of the codec,
+        or without one."""
         near = self.places[rank] == self.places[peer]
         place = "" if there is None else there.name, "" if back is None else back.name, near, fragments
         known = self._reaches.get(place)
@@ -248,8 +247,8 @@ class Prices:
         return nanoseconds(sum(link.seconds(size) for size in sizes))
 
     def mix_ns(self, rank: int, others: Sequence[int], codec: Codec = FP32) -> int:
-        """Return the nanoseconds in which the rows of all `others` come in, one after another; over a shared link also
-        those of its node's learners, which mix in the same round."""
+        """Return the nanoseconds in which learner `rank` receives the rows of all `others`, one after another; over a
+        shared link also those for its node's other learners, which mix in the same round."""
         if self.cluster.mix is not None:
             return nanoseconds(self.cluster.mix) if others else 0
         if self.cluster.exchange is not None:
@@ -270,7 +269,7 @@ class Prices:
 
     @property
     def resources(self) -> int:
-        """Rows, the bus of every node, the network interface of every node."""
+        """Number of resources: all rows, the bus of every node, the network interface of every node."""
         return self.rows + 2 * len(self._machines)
 
     def _link(self, rank: int, peer: int) -> VirtualLink:
@@ -281,7 +280,7 @@ class Prices:
 
     def mean_ns(self, group: tuple[int, ...], codec: Codec = FP32, fragments: int = 1) -> int:
         """Return the nanoseconds of one mean over the learners in `group`, of a row or of one of its `fragments`, after
-        the last has arrived; nothing for one."""
+        the last has arrived; 0 for one learner."""
         plain = codec.exact and fragments == 1
         known = self._means.get(group) if plain else self._other_means.get((group, codec, fragments))
         if known is None:
@@ -293,7 +292,8 @@ class Prices:
         return known
 
     def rested(self, group: tuple[int, ...], cost_ns: int, idle_ns: int) -> int:
-        """Return the nanoseconds of a mean of models that costs so much, after its group has had none for so long."""
+        """Return the nanoseconds of a mean of models that usually costs `cost_ns`, after `idle_ns` without one in its
+        group."""
         link = self.cluster.links.between
         if link.restart == 1 or idle_ns < nanoseconds(link.idle) or len({self.places[rank] for rank in group}) == 1:
             return cost_ns
@@ -379,7 +379,7 @@ _ALGORITHMS: dict[str, Callable[[Prices, tuple[int, ...], float], float]] = {
 
 
 def _bus(link: VirtualLink, messages: int, size: float) -> float:
-    """Return the seconds of so many messages at once: side by side, or one after another on a bus."""
+    """Return the seconds of so many simultaneous messages: side by side, or one after another on a bus."""
     return link.latency + (messages if link.shared else 1) * size / link.bandwidth
 
 
@@ -397,5 +397,5 @@ def _spells(
 
 
 def nanoseconds(seconds: float) -> int:
-    """Return virtual time as an integer, so that sums do not depend on the order of adding."""
+    """Convert virtual seconds to whole nanoseconds, whose sums do not depend on the order of adding."""
     return round(seconds * 1e9)

@@ -46,12 +46,12 @@ GLANCE_SECONDS, LOOK_TICKS = 0.2, 64
 
 
 class SimRuntime(Runtime):
-    """Runs a cluster on a virtual clock.
+    """The runtime that simulates a cluster on a virtual clock.
 
     Args:
         cost: four numbers, or a virtual cluster with as many learners.
-        model_bytes: of a row on the wire, where neither the cluster nor the parameters say it.
-        goes_on: synchronous learners go on without one that dies; else its death ends the run.
+        model_bytes: bytes of a row on the wire, if neither the cluster nor the parameters say it.
+        goes_on: True if synchronous learners go on without one that dies; else its death ends the run.
     """
 
     def __init__(
@@ -124,7 +124,7 @@ class SimRuntime(Runtime):
 
     @property
     def events(self) -> int:
-        """Effects asked for, and ticks of the clock at which one was answered or applied."""
+        """Number of effects asked for, and of ticks of the clock at which one was answered or applied."""
         return self._world.events
 
     @property
@@ -133,12 +133,12 @@ class SimRuntime(Runtime):
 
     @property
     def now(self) -> float:
-        """Virtual seconds."""
+        """Present time, in virtual seconds."""
         return self._world.clock.now_ns / 1e9
 
     @property
     def drained(self) -> float:
-        """Virtual seconds at which the last learner found nothing more to draw: later events end the segment."""
+        """Virtual seconds at which the last learner found nothing more to draw; later events only end the segment."""
         return self._world.drained_ns / 1e9
 
     # Segments ---------------------------------------------------------------------------------------------------------
@@ -197,7 +197,7 @@ class SimRuntime(Runtime):
                 busy = True
 
     def _begin_roles(self) -> None:
-        """Start every learner that lives at its strategy's first line."""
+        """Start every living learner's coroutine."""
         self._living = self._lives.living
         self._work.restart()
         self._world.begin()
@@ -217,14 +217,14 @@ class SimRuntime(Runtime):
         return Glance.of(self._counts, alive, virtual_seconds=now)
 
     def _stop(self) -> None:
-        """End after the round the furthest learner has begun, or its block: synchronous learners must all stop at
-        one."""
+        """Let the segment end after the round, or block, that the furthest learner has begun: synchronous learners must
+        all stop at the same one."""
         self._work.stop_round = min(self._work.stop_round, self.cluster.stop_round(self._work.reached))
 
     # Life and death ---------------------------------------------------------------------------------------------------
 
     def _schedule_lives(self) -> None:
-        """Schedule deaths and joins from now on; those that the cluster says of earlier have happened."""
+        """Schedule the cluster's deaths and joins from now on; earlier ones have already happened."""
         now, lives = self._world.clock.now_ns, self._lives
         if not lives.number or (self._needs_all and not lives.all_there):
             raise lives.died(lives.alive.index(False), now)
@@ -233,14 +233,14 @@ class SimRuntime(Runtime):
             self._world.clock.at(at, self._join if joins else self._die, rank)
 
     def _let_in(self) -> None:
-        """Let learners begin that have come meanwhile."""
+        """Let learners begin that have joined meanwhile."""
         for rank in self._lives.late(self._world.clock.now_ns):
             self._copy_row(rank, self._lives.neighbour(rank))
 
     def _die(self, rank: int) -> None:
-        """Stop a learner that dies: its pending effects are not done, and its minibatch is drawn by another. Those that
-        wait for it in a group stop as well, as on real learners, and all begin again without it when the others have
-        finished."""
+        """Stop a learner that dies: its pending effects are dropped, and its minibatch is drawn by another. Learners
+        that wait for it in a group stop too, as real ones do, and begin again without it when the others have finished.
+        """
         lives, now = self._lives, self._world.clock.now_ns
         if not lives.alive[rank]:
             return  # it died before it had copied its row
@@ -254,8 +254,8 @@ class SimRuntime(Runtime):
         self._world.abandon(rank)
 
     def _join(self, rank: int) -> None:
-        """Let a learner join: it copies the row of its nearest neighbour, which takes as long as the link says. To
-        learners that wait for each other it comes when the next segment begins."""
+        """Let a learner join: it copies the row of its nearest neighbour, over the link. Under synchronous strategies
+        it joins when the next segment begins."""
         if not self._lives.alive[rank] and not self._goes_on:
             source = self._lives.neighbour(rank)
             end = self._world.hold(self._prices.held(rank, source)[1:], self._prices.reach_ns(rank, source, None))
@@ -299,7 +299,8 @@ class SimRuntime(Runtime):
             self._versions[:] = 2 * np.array(self._timed[0].versions)
 
     def state(self) -> ClusterState:
-        """Return a copy; a dead learner is given the state of a living one, as it would start with on return."""
+        """Return a copy of all learners' state; a dead learner gets that of a living one, with which it would
+        return."""
         source = [rank if there else self._lives.neighbour(rank) for rank, there in enumerate(self._lives.alive)]
         vectors = {
             name: (value[source] if len(value) > 1 else value.clone()).cpu() for name, value in self._vectors.items()
@@ -341,4 +342,4 @@ class SimRuntime(Runtime):
         return self._vectors["centre"][0].cpu()
 
     def close(self) -> None:
-        """Close: nothing is held that Python does not free."""
+        """Do nothing, since a simulation holds nothing that Python does not free."""

@@ -21,7 +21,7 @@ from roundelay.runtime.base import SegmentPlan
 
 @dataclass
 class _GroupDraw:
-    """The minibatches of a group's next draw that its members have not fetched yet; no `batches`: the end."""
+    """The next draw of a group: minibatches that its members have not fetched yet; no `batches`: the segment ends."""
 
     batches: dict[int, Minibatch]
     waiting: set[int]
@@ -39,12 +39,12 @@ class Work:
 
     @property
     def end(self) -> int:
-        """The first minibatch not drawn; for synchronous learners that of the next round."""
+        """Number of the first minibatch not drawn; for synchronous learners, the first of the next round."""
         return max(self._round) * self._learners if self._synchronous else self._queue
 
     @property
     def reached(self) -> int:
-        """Rounds the furthest learner has begun."""
+        """Number of rounds that the furthest learner has begun."""
         return -(-self.end // self._learners)
 
     def draw(self, rank: int, group: tuple[int, ...] = ()) -> Minibatch | None:
@@ -60,18 +60,18 @@ class Work:
         return self._epoch.piece(round_ * self._learners + rank)
 
     def give_back(self, batch: Minibatch) -> None:
-        """Give a minibatch back whose learner died before it was trained."""
+        """Give back a minibatch whose learner died before training it."""
         if batch.frames:
             self.returned.append(batch)
 
     @property
     def left_over(self) -> bool:
-        """Is there something to draw still?"""
+        """True if there is still something to draw."""
         unfetched = any(drawn.waiting and drawn.batches for drawn in self._groups.values())
         return bool(self.returned) or unfetched or self._queue < self.stop_round * self._learners
 
     def restart(self) -> None:
-        """Begin again, perhaps in other groups: minibatches drawn for learners that never came go back."""
+        """Begin again, perhaps with other groups: give back minibatches drawn for learners that never came."""
         for drawn in self._groups.values():
             for rank in sorted(drawn.waiting & set(drawn.batches)):
                 self.give_back(drawn.batches[rank])
@@ -88,7 +88,7 @@ class Work:
         return None
 
     def _draw_together(self, rank: int, group: tuple[int, ...]) -> Minibatch | None:
-        """Return the learner's minibatch: the first of the group that comes draws for all of it."""
+        """Return the minibatch of learner `rank` in a draw of its group; the first member that comes draws for all."""
         drawn = self._groups.get(group)
         if drawn is None or not drawn.waiting:
             found = [batch for batch in (self._next() for _ in group) if batch is not None]
@@ -102,7 +102,7 @@ class Work:
 class Gradients:
     """Gradients of `learner` for all ranks, into their rows of `out` (L, P).
 
-    together: compute those under way in one call; None: where the learner says that it pays.
+    together: compute simultaneous gradients in one call; None: if the learner says that it pays.
     """
 
     def __init__(self, learner: Learner, out: Tensor, together: bool | None = None) -> None:
@@ -113,20 +113,22 @@ class Gradients:
         self._plan: EpochPlan
 
     def begin_segment(self, plan: EpochPlan) -> None:
-        """Forget requests of learners that died."""
+        """Begin a segment: drop requests of learners that died."""
         self._plan = plan
         self._asked.clear()
         self._found.clear()
 
     def ask(self, rank: int, at: Snapshot, batch: Minibatch) -> None:
-        """Ask for a gradient of learner `rank`, which waits for it, so its snapshot stays as it is until `take`."""
+        """Ask for a gradient of learner `rank`, whose snapshot stays unchanged until `take`, since the learner
+        waits."""
         if self.together:
             self._asked[rank] = (at.vector, batch)
         else:
             self._found[rank] = self._gradient(rank, at.vector, batch)
 
     def take(self, rank: int) -> Statistics:
-        """Take the gradient of `rank`, which is due: from now on it is in its row of `out`."""
+        """Compute the gradient that learner `rank` asked for, if need be, into its row of `out`; return its
+        statistics."""
         if rank in self._asked:
             self._compute()
         return self._found.pop(rank)
@@ -137,7 +139,7 @@ class Gradients:
         return self._learner.gradient(x, batch, self._plan, self.out[rank], resident=resident)
 
     def drop(self, rank: int) -> None:
-        """Drop learner `rank`, which has died."""
+        """Drop the request of learner `rank`, which has died."""
         self._asked.pop(rank, None)
         self._found.pop(rank, None)
 

@@ -37,10 +37,10 @@ Group = tuple[int, ...]
 
 
 class VirtualMeans(Generic[W]):
-    """Means by group; a group may be in one at a time.
+    """The means under way, by group; a group has one at a time.
 
     Args:
-        gone: learners that are waited for no more.
+        gone: learners that no mean waits for any more.
     """
 
     def __init__(self, gone: Sequence[int] = ()) -> None:
@@ -61,7 +61,8 @@ class VirtualMeans(Generic[W]):
         return found
 
     def arrive(self, rank: int, group: Group, vector: Tensor, weight: float, who: W) -> tuple[Tensor, list[W]] | None:
-        """Return the mean and all that wait for it, in the group's order, if `rank` was the last one missing."""
+        """Add learner `rank`'s vector to its group's mean; if it was the last one missing, return the mean and all that
+        wait for it, in the group's order."""
         if group is not self._recent:  # to look a thousand ranks up by their hash costs more than all the rest
             gathering = self._gatherings.setdefault(group, {})
             self._recent, self._arrived = group, gathering
@@ -72,7 +73,7 @@ class VirtualMeans(Generic[W]):
         return self._complete(group)
 
     def _complete(self, group: Group) -> tuple[Tensor, list[W]] | None:
-        """Complete the mean, as of `arrive`, of a group all of which have come."""
+        """Complete the mean of a group all of whose members have come; return it as `arrive` does."""
         arrived, members = self._arrived, group
         if len(arrived) < len(group):
             if any(member not in arrived and member not in self._gone for member in group):
@@ -86,13 +87,13 @@ class VirtualMeans(Generic[W]):
         return weighted_mean(vectors, some_weight(weights) if self._gone else weights), list(waiting)
 
     def abandon(self, rank: int) -> list[W]:
-        """Return all that wait in a group with `rank`, which will not come; they need not wait any longer."""
+        """Drop the means of groups with `rank`, which will not come; return all that waited in them."""
         groups = [group for group in self._gatherings if rank in group]
         self._recent = ()
         return [who for group in groups for _, _, who in self._gatherings.pop(group).values()]
 
     def missing(self) -> dict[Group, list[int]]:
-        """Return learners that have not arrived, by group."""
+        """Return the learners that have not arrived, by group."""
         return {group: sorted(set(group) - set(arrived)) for group, arrived in self._gatherings.items()}
 
 
@@ -105,8 +106,8 @@ class _Contribution:
 
 
 class VirtualMixes(Generic[W]):
-    """Mixes by the number each learner has asked for so far. A learner is read by those that it names as readers, and
-    by no other. Learners that are `gone` are waited for no more."""
+    """The mixes under way, by the number that each learner has asked for so far. Only the readers that a learner names
+    read its vector. No mix waits for learners that are `gone`."""
 
     def __init__(self, learners: int, gone: Sequence[int] = ()) -> None:
         self._number = [0] * learners
@@ -126,8 +127,8 @@ class VirtualMixes(Generic[W]):
         ]
 
     def arrive(self, rank: int, mix: Mix, vector: Tensor, who: W) -> list[tuple[int, Mix, Tensor, W]]:
-        """Return all mixes that are complete now: (rank, its effect, the mixed vector, its `who`). `vector` (P,) is the
-        one in `mix` as the others receive it."""
+        """Add learner `rank`'s vector; return all mixes that are complete now: (rank, its effect, the mixed vector, its
+        `who`). `vector` (P,) is that of `mix` as others receive it."""
         number = self._number[rank] = self._number[rank] + 1
         counts_itself = any(other == rank for other, _ in mix.weights)
         if vector.numel():
@@ -145,7 +146,7 @@ class VirtualMixes(Generic[W]):
         return found
 
     def _expected(self, number: int, mix: Mix, _: W) -> int:
-        """Return contributions to a mix: all, except of learners that died before they had come to it."""
+        """Return the number of contributions to a mix: of all except learners that died before they came to it."""
         absent = [other for other, _ in mix.weights if other in self._gone and self._number[other] < number]
         return len(mix.weights) - len(absent)
 
@@ -166,21 +167,21 @@ class VirtualMixes(Generic[W]):
         return rank, mix, mixed, who
 
     def missing(self) -> dict[int, int]:
-        """Return the number of the mix each waiting learner waits for."""
+        """Return, by learner that waits, the number of the mix it waits for."""
         return {rank: number for rank, (number, _, _) in self._waiting.items()}
 
 
 NEVER_NS = 1 << 62
-"""Longer than anything rests."""
+"""Nanoseconds longer than any rest."""
 
 
 class Ticket:
     """A learner's part in a mean or mix.
 
-    begun    the learner did not wait for it at once
-    there    the `mean` is
-    waits    the learner does, for that
-    cost_ns  of a mean that was begun in the foreground: the rest that is still to be paid, in the wait
+    begun    True if the learner did not wait at once
+    there    True once `mean` is complete
+    waits    True while the learner waits for `mean`
+    cost_ns  for a mean begun in the foreground: the part of its cost still to be paid, in the wait
     """
 
     __slots__ = ("begun", "cost_ns", "learner", "mean", "there", "waits")
@@ -196,8 +197,8 @@ class VirtualWorld:
     """State that the backends of all learners of a virtual cluster share.
 
     Args:
-        rows: by rank, then the centre; none where learners have no vectors.
-        goes_on: means and mixes are taken without the dead.
+        rows: rows by rank, then the centre's; empty if learners have no vectors.
+        goes_on: True if means and mixes go on without dead learners.
 
     `drained_ns` is the last time at which a learner found nothing to draw.
     """
@@ -226,7 +227,7 @@ class VirtualWorld:
         self.restart(0)
 
     def restart(self, now_ns: int) -> None:
-        """Begin again: nothing is under way at this time."""
+        """Begin again at this time, with nothing under way."""
         self.clock, self.drained_ns = Clock(now_ns), now_ns
         self._busy_until = [now_ns] * self.prices.resources
         self._carried: dict[tuple[int, ...], int] = {}  # by group, the time at which its last mean of models was there
@@ -234,18 +235,18 @@ class VirtualWorld:
 
     @property
     def events(self) -> int:
-        """Answers to effects, those included that said only when the reply would be there."""
+        """Number of answers to effects, also of those that only announced the time of the reply."""
         return self._answers + sum(learner.engine.answers for learner in self.running.values())
 
     @property
     def seconds(self) -> float:
-        """Virtual seconds now."""
+        """Present time, in virtual seconds."""
         return self.clock.now_ns / 1e9
 
     # Learners ---------------------------------------------------------------------------------------------------------
 
     def begin(self) -> None:
-        """Begin all together: they `join` next."""
+        """Begin a part in which all learners begin together; each calls `join` next."""
         gone = [rank for rank, there in enumerate(self.lives.alive) if self._goes_on and not there]
         self._means, self._mixes = VirtualMeans[Ticket](gone), VirtualMixes[Ticket](self._learners, gone)
         self.waiting.clear()
@@ -255,13 +256,13 @@ class VirtualWorld:
         """Learners that have come back, and take their place in a group when all begin again."""
 
     def join(self, learner: "SimBackend") -> None:
-        """Begin now."""
+        """Let a learner begin now."""
         self.running[learner.rank] = learner
         self.gatherings.join(learner.rank, self.seconds)
         self.clock.at(self.clock.now_ns, type(learner).begin, learner)
 
     def ended(self, learner: "SimBackend") -> None:
-        """End: it has finished, or died. After the last nothing matters that was to happen later."""
+        """Note that a learner has finished or died. After the last one, drop everything that was to happen later."""
         learner.gone = True
         self._answers += learner.engine.answers
         del self.running[learner.rank]
@@ -269,7 +270,7 @@ class VirtualWorld:
             self.clock.forget()
 
     def end(self, learner: "SimBackend") -> None:
-        """End: it does not go on."""
+        """Take a learner that does not go on out of all means, mixes and gatherings."""
         if learner.gone:
             return
         self.ended(learner)
@@ -281,7 +282,7 @@ class VirtualWorld:
         self._look_at_gathering()
 
     def abandon(self, rank: int) -> None:
-        """Stop those that wait for `rank` in a group as well, or let them go on without it."""
+        """Stop the learners that wait for `rank` in a group, or let them go on without it."""
         if self._goes_on:
             for group, mean, waiting in self._means.leave(rank):
                 self._met(mean, waiting, self.prices.mean_ns(group, FP32))
@@ -291,7 +292,7 @@ class VirtualWorld:
             self.end(other.learner)
 
     def missing(self) -> str:
-        """Return the learners that others wait for, for people."""
+        """Return words on the learners that others wait for."""
         return (
             f"allreduce groups and who is missing in them: {self._means.missing()}; learners that wait for their "
             f"neighbours in mix number: {self._mixes.missing()}"
@@ -300,7 +301,7 @@ class VirtualWorld:
     # Rows -------------------------------------------------------------------------------------------------------------
 
     def hold(self, resources: tuple[int, ...], cost_ns: int) -> int:
-        """Keep all of them busy for so long, as soon as all are free; return the time they are free again."""
+        """Keep resources busy for `cost_ns`, as soon as all are free; return the time when they are free again."""
         busy, end = self._busy_until, self.clock.now_ns
         for resource in resources:
             end = max(end, busy[resource])
@@ -310,7 +311,7 @@ class VirtualWorld:
         return end
 
     def hold_centre(self, rank: int, there: Codec | None) -> int:
-        """Return the time when a row in the form `there`, or a word, of learner `rank` has come to the centre."""
+        """Return the time when a row in the form `there` (None: a word) from learner `rank` has come to the centre."""
         prices = self.prices
         return self.hold(prices.held(rank, prices.centre), prices.reach_ns(rank, prices.centre, there, None))
 
@@ -319,7 +320,7 @@ class VirtualWorld:
     def meet(
         self, ticket: Ticket, effect: GradMean | Mean, vector: Tensor, weight: float, fragment: VectorFragment
     ) -> None:
-        """Come to a mean with a vector (P,). A learner that waits for one that will never come ends here."""
+        """Add a learner's vector (P,) to a mean. A learner that waits for one that will never come ends here."""
         learner, group, codec = ticket.learner, effect.group, effect.codec
         if not (self._goes_on or (self.lives.all_there and not self.outside)) and not all(map(self._comes, group)):
             self.end(learner)
@@ -336,11 +337,11 @@ class VirtualWorld:
             self._met(mean, waiting, cost)
 
     def _comes(self, member: int) -> bool:
-        """Return True if it can be waited for in a group."""
+        """Return True if a group can wait for learner `member`."""
         return self.lives.there(member) and member not in self.outside
 
     def _met(self, mean: Tensor, waiting: Sequence[Ticket], cost_ns: int) -> None:
-        """Let all that were waited for go on from a mean, which is there for all of them at once."""
+        """Let all members of a mean go on; the mean is there for all of them at the same time."""
         for ticket in waiting:
             ticket.mean = mean
         if self.background:
@@ -350,18 +351,19 @@ class VirtualWorld:
             self._give_later(ticket, cost_ns)
 
     def _give_later(self, ticket: Ticket, cost_ns: int) -> None:
-        """Give a learner its mean when it is there; if it does it itself, its cost is paid in the wait."""
+        """Give a learner its mean at the mean's end; a learner that performs the mean itself pays its cost in
+        the wait."""
         if ticket.begun and not self.background:
             ticket.cost_ns, cost_ns = cost_ns, 0
         self.clock.at(self.clock.now_ns + cost_ns, _give, (ticket,))
 
     def mix(self, ticket: Ticket, effect: Mix) -> None:
-        """Come to a mix."""
+        """Add a learner's vector to a mix."""
         given = arrived(effect.codec, effect.vector, 1.0, ticket.learner.me.memory)
         self._mixed(self._mixes.arrive(ticket.learner.rank, effect, given, ticket))
 
     def _mixed(self, complete: Sequence[tuple[int, Mix, Tensor, Ticket]]) -> None:
-        """Let learners go on from these mixes, which are complete."""
+        """Let learners go on from mixes that are complete."""
         for rank, mix, mixed, ticket in complete:
             ticket.mean = mixed
             others = [other for other, _ in mix.weights if other != rank]
@@ -370,14 +372,14 @@ class VirtualWorld:
     # Gatherings -------------------------------------------------------------------------------------------------------
 
     def has_come(self, learner: "SimBackend") -> None:
-        """Let a learner go on: its model has come to the centre."""
+        """Let a learner go on whose model has come to the centre."""
         if not learner.gone:
             learner.engine.go_on()
             self._look_at_gathering()
 
     def _look_at_gathering(self, _: object = None) -> None:
-        """Close it, or look again when it is to close. Of those that wait, one that goes on closes it, if there is any;
-        else the first."""
+        """Close the gathering, or look again when it is to close. Of the waiting learners one that goes on closes it,
+        if there is one; else the first."""
         if not self.waiting:
             return
         rank = min(self.waiting, key=lambda rank: (self.waiting[rank][0].last, rank))
@@ -389,7 +391,7 @@ class VirtualWorld:
             self.clock.at(max(self.clock.now_ns + 1, math.ceil(due * 1e9)), self._look_at_gathering)
 
     def _close(self, learner: "SimBackend") -> None:
-        """Let one that waits close the gathering; it goes on with the others, by rank."""
+        """Let a waiting learner close the gathering; then all go on, by rank."""
         if learner.gone:
             return
         learner.closing = True
@@ -401,7 +403,7 @@ class VirtualWorld:
 
 
 def _give(tickets: Sequence[Ticket]) -> None:
-    """Give a mean to those that wait for it, which go on, in order."""
+    """Let those that wait for a mean go on with it, in order."""
     for ticket in tickets:
         learner = ticket.learner
         if learner.gone:
@@ -426,11 +428,11 @@ class Lives:
 
     @property
     def living(self) -> tuple[int, ...]:
-        """Ranks, in order."""
+        """Ranks of the living learners, in order."""
         return tuple(rank for rank, there in enumerate(self.alive) if there)
 
     def set(self, rank: int, there: bool) -> None:
-        """Note that learner `rank` has come, or died."""
+        """Note that learner `rank` has joined or died."""
         if self.alive[rank] == there:
             return
         self.alive[rank] = there
@@ -439,7 +441,7 @@ class Lives:
         self._prices.change_alive(rank, there)
 
     def late(self, now_ns: int) -> list[int]:
-        """Return learners that should be there by now and are not: they were still copying a row."""
+        """Return the learners that should have joined by now and have not: they were still copying a row."""
         return [r for r, there in enumerate(self.alive) if not there and self._cluster.alive_at(r, now_ns)]
 
     def after(self, now_ns: int) -> list[tuple[int, int, bool]]:
@@ -447,19 +449,19 @@ class Lives:
         return [told for told in self._cluster.lives() if told[0] > now_ns]
 
     def neighbour(self, rank: int) -> int:
-        """Return the living learner nearest by number."""
+        """Return the living learner nearest to `rank` by number."""
         return min((other for other in self.living if other != rank), key=lambda other: (abs(other - rank), other))
 
     def there(self, peer: int) -> bool:
-        """Return True for the centre, which always is there."""
+        """Return True if learner `peer` lives; always for the centre."""
         return self.all_there or peer >= len(self.alive) or self.alive[peer]
 
     def died(self, rank: int, now_ns: int) -> LearnerDied:
-        """Return the exception to raise if its death cannot be borne."""
+        """Return the exception for a death of learner `rank` that ends the run."""
         return LearnerDied(rank, self.reason(now_ns))
 
     def reason(self, now_ns: int) -> str:
-        """Return the reason of a death."""
+        """Return the reason of a death in words, with its virtual time."""
         return f"cluster {self._cluster.name!r} says so, at {now_ns / 1e9:g} s"
 
 
@@ -467,7 +469,7 @@ Action = Callable[[Any], None]
 
 
 class Clock:
-    """A heap of things to do. The total order (time, serial) makes two equal simulations equal.
+    """A virtual clock with a heap of actions to do. Their total order (time, serial) makes equal simulations equal.
 
     An action comes with its argument: making a closure for each would cost as much as the rest of an event.
     """
@@ -485,7 +487,7 @@ class Clock:
         heappush(self._heap, (time_ns, self._serial, action, what))
 
     def run(self, times: int) -> bool:
-        """Do the next `times` things; False when there were not so many."""
+        """Do the next `times` actions; return False if there were fewer."""
         heap = self._heap
         for _ in range(times):
             if not heap:
@@ -495,5 +497,5 @@ class Clock:
         return True
 
     def forget(self) -> None:
-        """Forget all that was asked for so far."""
+        """Drop all actions asked for so far."""
         self._heap.clear()

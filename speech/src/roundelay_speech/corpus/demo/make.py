@@ -192,7 +192,7 @@ SPEAKERS: Mapping[str, Sequence[Speaker]] = {
 
 
 def sentence(rng: np.random.Generator) -> list[str]:
-    """Draw one sentence of SHORTEST to LONGEST words."""
+    """Draw a sentence of SHORTEST to LONGEST words."""
     while True:
         words = _expand("sentence", rng)
         if SHORTEST <= len(words) <= LONGEST:
@@ -200,7 +200,7 @@ def sentence(rng: np.random.Generator) -> list[str]:
 
 
 def spoken(words: Sequence[str], rng: np.random.Generator) -> str:
-    """Return text of a sentence for the synthesiser: letters in capitals, now and then a comma, which makes a pause."""
+    """Return the text of a sentence for the synthesiser: letters in capitals, now and then a comma for a pause."""
     said = [word if len(word) == 1 else word.lower() for word in words]
     pauses = rng.random(len(said) - 1) < 0.08
     return "".join(word + (", " if pause else " ") for word, pause in zip(said, pauses, strict=False)) + said[-1] + "."
@@ -232,7 +232,7 @@ Signal = npt.NDArray[np.float64]
 
 @dataclass(frozen=True)
 class DemoSize:
-    """Utterances per split, dealt to its speakers in turn."""
+    """The number of utterances of each split, dealt to its speakers in turn."""
 
     train: int = 720
     dev: int = 100
@@ -384,7 +384,7 @@ def _wait(process: "subprocess.Popen[bytes]", speaker: Speaker, scratch: Path) -
 
 
 def _mix(speaker: Speaker, line: _Line, reply: Mapping[str, Any], data: Path, seed: int) -> dict[str, Any]:
-    """Bring one spoken sentence to 16 kHz, put pauses around it and noise over it, write it; return its phone times."""
+    """Write one spoken sentence at 16 kHz, with pauses around it and noise over it; return its phone times."""
     raw_rate = int(reply["sampling_rate"])
     raw, _ = soundfile.read(reply["file"], dtype="float64")
     Path(reply["file"]).unlink()
@@ -423,7 +423,7 @@ def _mix(speaker: Speaker, line: _Line, reply: Mapping[str, Any], data: Path, se
 
 
 def resample(signal: Signal, from_rate: int, to_rate: int) -> Signal:
-    """Map (N,) at `from_rate` Hz -> (ceil(N * to_rate / from_rate),) at `to_rate` Hz, by cutting or padding its
+    """Resample (N,) at `from_rate` Hz to (ceil(N * to_rate / from_rate),) at `to_rate` Hz, by cutting or padding the
     spectrum.
 
     Exact for signals below both Nyquist frequencies that begin and end in silence (the transform is periodic).

@@ -48,7 +48,7 @@ _CALLBACK = ctypes.CFUNCTYPE(ctypes.c_int, ctypes.POINTER(ctypes.c_short), ctype
 
 
 class Voice:
-    """The library, initialised; one per process."""
+    """The initialised library of the synthesiser, one per process."""
 
     def __init__(self) -> None:
         self.data = Path(espeakng_loader.get_data_path())
@@ -87,7 +87,7 @@ class Voice:
             raise RuntimeError(f"the voice variant {variant} has breath noise, which espeak-ng does not repeat")
 
     def say(self, text: str, voice: str, rate: int, pitch: int) -> bytes:
-        """Return 16-bit samples; `phones` and `words` then hold the events of this text."""
+        """Speak a text; return 16-bit samples, and leave its events in `phones` and `words`."""
         self.samples, self.phones, self.words = [], [], []
         variant = voice.partition("+")[2]
         if variant:

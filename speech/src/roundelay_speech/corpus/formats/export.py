@@ -35,7 +35,7 @@ from roundelay_speech.prepared import PREPARED_LEXICON, Corpus
 
 @dataclass(frozen=True)
 class Exported:
-    """Summary of a split as it was written."""
+    """The summary of an exported split."""
 
     split: str
     folder: Path
@@ -103,7 +103,7 @@ def _spoken(corpus: Corpus, split: str) -> list[Utterance]:
 
 
 def _write_features(folder: Path, utterances: Sequence[Utterance], store: FeatureStore, progress: Progress) -> int:
-    """Return the number of frames."""
+    """Write the features of a split; return the number of frames."""
     ordered = sorted(utterances, key=lambda u: u.id)
     place = Path(os.path.abspath(folder))
     progress.start(f"writing features of {folder.name}", len(ordered))
@@ -131,7 +131,7 @@ def _sums(store: FeatureStore, speaker: str, frames: int) -> npt.NDArray[np.floa
     """Return the statistics of a speaker as Kaldi has them, 2 x (F + 1): sums and the number of frames, sums of squares
     and 0.
 
-    They are the store's, weighted with the frames of this split: added up over all splits they are the store's again.
+    They are the store's, weighted by the frames of this split, so that all splits together add up to the store's.
     """
     index = store.speakers.names.index(speaker)
     mean = store.speakers.mean[index].astype(np.float64)
@@ -143,7 +143,7 @@ def write_data_dir(directory: Path, utterances: Sequence[Utterance], root: Path,
     """Write a Kaldi data directory; paths below `root` are written relative to it.
 
     `segments` is written when an utterance is not exactly one recording, `text` when there are words. Without `audio`
-    there is no `wav.scp`, and utterances are where they say they are; `export` writes their features.
+    there is no `wav.scp`, and utterances keep their own places; `export` writes their features.
 
     Raises:
         UserError: the utterances do not fit Kaldi's format (a path that looks like a pipe, two genders of one speaker,
@@ -218,13 +218,14 @@ def _length(path: Path) -> tuple[int, int] | str:
 
 
 def write_part(folder: Path, part: str, utterances: Sequence[Utterance], audio_folder: Path) -> None:
-    """Write `recordings_PART`, `supervisions_PART` and `cuts_PART`, each `.jsonl.gz`; paths of audio are absolute.
+    """Write Lhotse manifests `recordings_PART`, `supervisions_PART` and `cuts_PART`, each `.jsonl.gz`; paths of audio
+    are absolute.
 
     Every utterance is a cut with one supervision, both of its id and its length.
 
     Raises:
-        UserError: an utterance that could not be read back, a recording in two files, audio missing or at another rate;
-            all are listed. The disk is full.
+        UserError: an utterance could not be read back, a recording in two files, audio missing or at another rate; all
+            are listed. The disk is full.
     """
     problems = [f"{u.id}: {problem}" for u in utterances for problem in problems_of(u)]
     problems += [f"{name}: the id occurs more than once" for name in repeated(u.id for u in utterances)]

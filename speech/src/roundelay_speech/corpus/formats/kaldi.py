@@ -58,7 +58,7 @@ class KaldiOptions:
 
 @dataclass(frozen=True)
 class DataDir:
-    """Utterances of a Kaldi data directory, features given with them, and those left out."""
+    """The content of a Kaldi data directory: utterances, features given with them, and utterances left out."""
 
     utterances: list[Utterance]  # sorted by id, with absolute paths
     left_out: list[LeftOut]  # under `skip`, with reasons
@@ -167,8 +167,8 @@ def _channels(
 
 
 def _undecodable(utterances: Sequence[Utterance], progress: Progress) -> list[LeftOut]:
-    """Return utterances of the first hours that look sound but cannot be decoded: looked for when something is to be
-    mended anyway, so that all of it is mended in one round."""
+    """Return utterances of the first hours that look sound but cannot be decoded. This is checked only if something
+    must be mended anyway, so that all is mended at once."""
     found: list[LeftOut] = []
     seconds = 0.0
     progress.start("looking for further faults", len(utterances))
@@ -208,8 +208,8 @@ class _Recording:
 def _files(
     directory: Path, segments: Table | None, problems: list[str], unsaid: tuple[Table, Mapping[str, Stretch]] | None
 ) -> _Files:
-    """Return the tables; `unsaid`, a table of all utterances and their places, stands for words and speakers that are
-    missing: no words, and a speaker for each recording."""
+    """Read the tables of a data directory. With `unsaid`, a table of all utterances and their places, words and
+    speakers may be missing: then there are no words, and each recording has a speaker of its own."""
     if unsaid is None:
         text = read_table(directory / "text", problems, may_be_empty=True)
         speakers = read_table(directory / "utt2spk", problems)
@@ -245,7 +245,7 @@ def _matrices(
     speakers: Table,
     problems: list[str],
 ) -> GivenFeatures | None:
-    """Return locations of features and statistics; `cmvn.scp` may be by speaker or by utterance."""
+    """Return the places of features and statistics in archives; `cmvn.scp` may be by speaker or by utterance."""
     wav, feats = sources
     if feats is None:
         return None
@@ -277,7 +277,7 @@ def _matrices(
 
 
 def _lengths(wav: Table, root: Path, pipes: Pipes | None, progress: Progress) -> dict[str, _Recording | str]:
-    """Return recording -> its file, or its fault."""
+    """Return, for each recording, its file or its fault."""
     commands = {name: value for name, value in wav.values.items() if value.endswith("|")}
     made: Mapping[str, Path | Failed] = {}
     if commands and pipes is not None:
@@ -325,8 +325,8 @@ def _in_recording(
 def _in_frames(
     name: str, stretch: Stretch, frames: int, shift: float, feats: Table, files: _Files, root: Path
 ) -> _Extent:
-    """Return the extent without audio: the rate is that of the frames, or a whole multiple of it where that is no whole
-    number."""
+    """Return an utterance's extent in frames, without audio: the rate is that of frames, or a multiple of it that is a
+    whole number."""
     multiple = next((m for m in range(1, 1001) if (1000 * m / shift).is_integer()), 1)
     rate = round(1000 * multiple / shift)
     if files.segments is not None and stretch.end >= 0:
@@ -360,7 +360,7 @@ def _utterance(name: str, place: Stretch, extent: _Extent, files: _Files, channe
 def _check_duration(
     name: str, extent: _Extent, files: _Files, shape: tuple[int, int] | None, shift: float, feats: Table | None
 ) -> None:
-    """Compare the duration in `utt2dur`, that of the audio and that of the features."""
+    """Check that durations in `utt2dur`, of the audio and of the features agree."""
     seconds = extent.samples / extent.rate
     if shape is not None and feats is not None:
         _compare(feats.at(name), seconds, shape[0], shift)

@@ -47,7 +47,7 @@ class _RecordingFile:
 
 @dataclass
 class _Reading:
-    """The part of a split that has been read."""
+    """The state of reading a split: what has been read so far."""
 
     channel: int | None = None
     # cuts that lhotse must load: FILE:LINE, the cut, and the reason.
@@ -148,7 +148,7 @@ class _Fault(Exception):
 
 
 def _guarded(reading: _Reading, at: str, work: Callable[..., None], *arguments: object) -> None:
-    """Do the work on one record; its faults are written down."""
+    """Call `work` on one record, and note its faults."""
     try:
         work(*arguments)
     except _Fault as fault:
@@ -156,8 +156,8 @@ def _guarded(reading: _Reading, at: str, work: Callable[..., None], *arguments: 
 
 
 def _records(path: Path, faults: list[str]) -> Iterator[tuple[str, dict[str, Any]]]:
-    """Yield `FILE:LINE` and object of every line; a line that cannot be read goes to `faults`, and ends the file where
-    it must."""
+    """Yield `FILE:LINE` and object of every line; a line that cannot be read is noted in `faults`, and may end the
+    reading."""
     number = 0
     try:
         with gzip.open(path, "rb") if path.suffix == ".gz" else open(path, "rb") as file:
@@ -241,7 +241,7 @@ def _utterance(
     recording: Mapping[str, Any],
     root: Path,
 ) -> None:
-    """Add one supervision, `offset` seconds later than it says, to `utterances` or `left_out`."""
+    """Add a supervision, moved by `offset` seconds, to the utterances read or to those left out."""
     name = _text(supervision, "id")
     try:
         named = channels if supervision.get("channel") is None else _channels(supervision)
@@ -352,7 +352,7 @@ def _whole(record: Mapping[str, Any], name: str) -> int:
 
 
 def _channels(record: Mapping[str, Any]) -> int | list[int]:
-    """Return the channel of a cut or supervision, or its channels."""
+    """Return the channel, or the channels, of a cut or supervision."""
     named = record.get("channel")
     if isinstance(named, list) and named and all(_is_whole(one) for one in named):
         return [int(one) for one in named]

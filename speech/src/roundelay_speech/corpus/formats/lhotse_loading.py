@@ -44,7 +44,7 @@ FILES_ALONE = LhotseOptions()
 
 
 def special(cut: Mapping[str, Any]) -> str | None:
-    """Return a reason why the samples of a cut are in no file as they are; None if they are, as far as can be told."""
+    """Return a reason why the samples of a cut are not simply those of a file; None if they seem to be."""
     kind, recording = cut.get("type", "MonoCut"), cut.get("recording")
     if kind not in _PLAIN:
         return f"a {kind}"
@@ -61,7 +61,7 @@ def one_channel(named: int | Sequence[int], wanted: int | None) -> int:
     """Return the channel of a supervision that names one or several.
 
     Raises:
-        Unusable: it names several, and none of them is wanted.
+        Unusable: the supervision names several channels, and none of them is wanted.
     """
     if isinstance(named, int):
         return named
@@ -81,9 +81,9 @@ def load_cut(
 
     Args:
         at: FILE:LINE of the cut.
-        cut: as it is in the manifest.
-        reason: of `special`.
-        root: the folder that paths of recordings are relative to.
+        cut: the cut's record in the manifest.
+        reason: reason given by `special`.
+        root: the folder where relative paths of recordings begin.
         since: time of change of the manifest: audio that is older is made again (s).
     """
     name = str(cut.get("id"))
@@ -124,7 +124,7 @@ def _refused(cut: Mapping[str, Any], options: LhotseOptions) -> str | None:
 
 
 def _kinds(record: object) -> list[str]:
-    """Return kinds of all sources of audio in a record, however deep."""
+    """Return the kinds of all sources of audio in a record, at any depth."""
     if isinstance(record, list):
         return [kind for one in record for kind in _kinds(one)]
     if not isinstance(record, dict):
@@ -172,8 +172,7 @@ def _utterance(
 
 
 def _row(loaded: Any, supervision: Any, options: LhotseOptions) -> int:
-    """Return the row of a cut's samples that has the supervision's channel; others than cuts of several channels have
-    one."""
+    """Return the row of a cut's samples with the supervision's channel; cuts of one channel have one row."""
     channels = getattr(loaded, "channel", None)
     if not isinstance(channels, list):
         return 0

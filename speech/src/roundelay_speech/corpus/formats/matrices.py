@@ -51,7 +51,7 @@ _TOGETHER = 0.5
 
 @dataclass(frozen=True)
 class GivenFeatures:
-    """Locations of the features of utterances, and of the statistics of speakers, if there are any."""
+    """The places in archives of utterances' features, and of speakers' statistics, if there are any."""
 
     root: Path  # relative locations are in this folder
     features: Mapping[str, str]  # utterance -> location (see kaldi_io/locations)
@@ -60,7 +60,7 @@ class GivenFeatures:
     with_audio: bool = False  # there is audio as well
 
     def __or__(self, other: "GivenFeatures") -> "GivenFeatures":
-        """Return features of two data directories together."""
+        """Combine the places of features of two data directories."""
         if self.frame_shift_ms != other.frame_shift_ms:
             raise UserError(
                 f"The data directories have frames of {self.frame_shift_ms:g} ms and of {other.frame_shift_ms:g} ms; "
@@ -82,10 +82,10 @@ class GivenFeatures:
 def check_features(
     places: Mapping[str, str], root: Path, progress: Progress
 ) -> tuple[dict[str, tuple[int, int]], dict[str, str]]:
-    """Read every matrix once.
+    """Check matrices of features by reading each once.
 
     Returns:
-        The shapes of the sound ones by utterance, and why the others cannot be used.
+        The shapes of sound matrices by utterance, and reasons why the others cannot be used.
     """
     shapes: dict[str, tuple[int, int]] = {}
     reasons: dict[str, str] = {}
@@ -119,11 +119,11 @@ def store_matrices(
     """Copy the features of all utterances into `folder`, in their order, unless they are there already.
 
     Args:
-        utterances: of all splits, whose matrices `check_features` found sound.
-        folder: where to put the store.
-        given: where the matrices are.
-        progress: told of every utterance.
-        sampling_rate: of the corpus, Hz.
+        utterances: utterances of all splits, whose matrices `check_features` found sound.
+        folder: folder of the store.
+        given: places of the matrices.
+        progress: advances with every utterance.
+        sampling_rate: sampling rate of the corpus, Hz.
 
     Raises:
         UserError: a matrix has become unreadable or has another number of columns, a speaker has no statistics or
@@ -156,7 +156,7 @@ def store_matrices(
 
 @dataclass(frozen=True)
 class _Copied:
-    """Array of features that was copied: its size, the speakers' statistics, and the correlation of neighbours."""
+    """The array of features that was copied: its size, the speakers' statistics, and the correlation of neighbours."""
 
     frames: list[int]  # by utterance
     width: int
@@ -165,7 +165,7 @@ class _Copied:
 
 
 def _copy(utterances: Sequence[Utterance], folder: Path, given: GivenFeatures, progress: Progress) -> _Copied:
-    """Copy the matrices into the array of the store, whose index goes once the new array is safe on disk."""
+    """Copy the matrices into the array of the store; an old index is removed once the new array is on disk."""
     progress.start("copying features", len(utterances))
     frames: list[int] = []
     width = 0
@@ -220,7 +220,7 @@ def _fingerprint(utterances: Sequence[Utterance], given: GivenFeatures) -> str:
 
 
 class _Neighbours:
-    """Correlation of adjacent features over all frames, in double precision."""
+    """A sum over frames for the correlation of adjacent features, in double precision."""
 
     def __init__(self) -> None:
         self.frames = 0
@@ -233,7 +233,8 @@ class _Neighbours:
         self.sums = [a + b for a, b in zip(self.sums, new, strict=True)] if self.sums else new
 
     def correlation(self) -> float:
-        """Return the mean over neighbours; 0 for a single feature, and for features that never change."""
+        """Return the mean correlation of adjacent features; 0 for a single feature, and for features that never
+        change."""
         mean, square, product = (total / self.frames for total in self.sums)
         variance = np.maximum(square - np.square(mean), 0.0)
         covariance = product - mean[1:] * mean[:-1]
@@ -242,7 +243,8 @@ class _Neighbours:
 
 
 def _statistics(utterances: Sequence[Utterance], given: GivenFeatures, width: int) -> SpeakerStats:
-    """Return statistics of `cmvn.scp`: matrices of 2 x (F + 1), sums and the number of frames above sums of squares."""
+    """Read the speakers' statistics from `cmvn.scp`: matrices of 2 x (F + 1), sums and the number of frames above sums
+    of squares."""
     sums = SpeakerSums()
     problems: list[str] = []
     for speaker in sorted({u.speaker for u in utterances}):

@@ -47,7 +47,8 @@ class RecordingOptions:
 
 @dataclass(frozen=True)
 class RecordingFolder:
-    """The utterances of a folder, with absolute paths; those left out, with reasons; and oddities."""
+    """The content of a folder of recordings: utterances with absolute paths, those left out with reasons, and
+    oddities."""
 
     utterances: list[Utterance]
     left_out: list[LeftOut] = field(default_factory=list)
@@ -58,8 +59,8 @@ def read_recordings(folder: Path, options: RecordingOptions, progress: Progress)
     """Read a folder of recordings.
 
     Raises:
-        UserError: no folder, or no recording in it; a line of `text` of no recording; under `error`, recordings that
-            cannot be used, all listed.
+        UserError: there is no folder, or no recording in it; a line of `text` names no recording; under `error`,
+            recordings cannot be used (lists all).
     """
     if not folder.is_dir():
         raise UserError(f"{folder}: no such folder; expected recordings in it.")
@@ -80,7 +81,7 @@ def read_recordings(folder: Path, options: RecordingOptions, progress: Progress)
 
 
 def _words(folder: Path, named: Mapping[str, Path]) -> dict[str, str]:
-    """Return words by the name of the recording, of those that have any."""
+    """Return the words of recordings that have any, by name."""
     found = {}
     for name, path in named.items():
         beside = path.with_suffix(_WORDS_ENDING)
@@ -108,7 +109,7 @@ def _utterances(
     """Return the utterances of a recording, and its number of channels.
 
     Raises:
-        AudioError: it cannot be used.
+        AudioError: the recording cannot be used.
     """
     file = _readable(name, path.absolute(), options.converted)
     rate, samples, channels = audio_shape(file)
@@ -144,7 +145,7 @@ def _utterances(
 
 
 def _pieces(path: Path, channel: int, rate: int, samples: int) -> list[tuple[int, int]]:
-    """Return first sample and number of samples of each piece between pauses."""
+    """Cut a channel at pauses; return first sample and number of samples of each piece."""
     energies, level = Energies(rate), []
     with open_sound(path) as sound:
         for block in sound.blocks:
@@ -158,10 +159,10 @@ def _pieces(path: Path, channel: int, rate: int, samples: int) -> list[tuple[int
 
 
 def _readable(name: str, path: Path, converted: Path) -> Path:
-    """Return the file, or the WAV that is made of it.
+    """Return the recording's file, or a WAV made of it.
 
     Raises:
-        AudioError: it cannot be read.
+        AudioError: the file cannot be read.
     """
     try:
         with hushed(path), soundfile.SoundFile(path):
@@ -190,7 +191,7 @@ def has_recordings(folder: Path) -> bool:
 
 
 def standing_splits(source: Path, usual: Sequence[str], whole: bool) -> dict[str, str]:
-    """Return splits of a folder where none are named: folders of the usual names; else, with `whole`, all of it is
-    one."""
+    """Return the splits of a folder, if the user names none: folders of the usual names; else, with `whole`, the whole
+    folder as one."""
     found = {split: split for split in usual if (source / split).is_dir()}
     return found or ({one_word(source.resolve().name): "."} if whole else {})

@@ -8,14 +8,15 @@ from typing import Any, Literal
 from roundelay_speech.data.manifest import Utterance
 
 Severity = Literal["error", "warning", "note"]
-"""Training stops or learns the wrong thing; results will be worse, or other than they look; good to know."""
+"""Severities: training stops or learns the wrong thing; results will be worse, or other than they look; good to know.
+"""
 
 INSPECTION_VERSION = 1
 
 
 @dataclass(frozen=True)
 class Finding:
-    """An oddity of a corpus, and what mends it."""
+    """An oddity of a corpus, and its remedy."""
 
     kind: str  # one word, for programs: rates, channels, silent, clipping, fit, speakers, audio, balance, ...
     severity: Severity
@@ -27,7 +28,7 @@ class Finding:
 
 @dataclass(frozen=True)
 class SplitNumbers:
-    """Size of a split; `women` and `men` are speakers, None where no gender is known."""
+    """The size of a split; `women` and `men` are numbers of speakers, None if no gender is known."""
 
     utterances: int
     hours: float
@@ -38,7 +39,7 @@ class SplitNumbers:
 
     @classmethod
     def of(cls, utterances: Sequence[Utterance]) -> "SplitNumbers":
-        """Return numbers of utterances, copies at other speeds left out."""
+        """Count utterances, without copies at other speeds."""
         genders = {u.speaker: (u.gender or "").lower()[:1] for u in utterances}
         known = any(gender in ("f", "m") for gender in genders.values())
         return cls(
@@ -76,6 +77,6 @@ class Inspection:
 
 
 def in_order(findings: Sequence[Finding]) -> tuple[Finding, ...]:
-    """Return the gravest first, else as they came."""
+    """Sort findings, the gravest first, else in the order given."""
     grave = {"error": 0, "warning": 1, "note": 2}
     return tuple(sorted(findings, key=lambda finding: grave[finding.severity]))

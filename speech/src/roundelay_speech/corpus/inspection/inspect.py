@@ -29,7 +29,7 @@ _HELD_OUT = ("dev", "test")
 
 @dataclass(frozen=True)
 class InspectedCorpus:
-    """Utterances as the files have them."""
+    """A corpus as its files have it, to be inspected."""
 
     splits: Mapping[str, list[Utterance]]  # utterances by split, copies at other speeds left out
     root: Path  # the folder that relative paths of audio begin at
@@ -45,8 +45,8 @@ def open_corpus(
 
     Args:
         folder: a prepared corpus; a data directory; or a folder of data directories.
-        splits: name -> data directory inside `folder`; empty: all that are in it.
-        root: the folder that paths of `wav.scp` begin at; None: `folder`.
+        splits: name -> data directory inside `folder`; empty: all in the folder.
+        root: the folder where paths of `wav.scp` begin; None: `folder`.
         lexicon: a dictionary in CMU's format; None: that of a prepared corpus.
 
     Raises:
@@ -71,7 +71,7 @@ def open_corpus(
 
 
 def _dictionary(path: Path, splits: Mapping[str, list[Utterance]]) -> Lexicon:
-    """Return the dictionary in the case of the transcripts, as `prepare` reads it."""
+    """Read a dictionary in the case of the transcripts, as `prepare` does."""
     return read_lexicon(path, case=case_of(word for some in splits.values() for u in some for word in u.words))
 
 
@@ -103,10 +103,10 @@ def _kaldi(
 
 
 def _directories(folder: Path) -> dict[str, str]:
-    """Return data directories of a folder by the split they seem to be; the folder itself if it is one.
+    """Return the data directories of a folder, by the split that each seems to be; the folder itself if it is one.
 
     Raises:
-        UserError: there is none.
+        UserError: there is no data directory.
     """
     if not folder.is_dir():
         raise UserError(f"{folder}: no such folder; give a prepared corpus or a folder of Kaldi data directories.")
@@ -175,11 +175,11 @@ class InspectOptions:
     """Options of an inspection.
 
     Attributes:
-        splits: name -> data directory inside the corpus; empty: all that are there.
-        root: the folder that paths of `wav.scp` begin at; None: the corpus.
+        splits: name -> data directory inside the corpus; empty: all.
+        root: the folder where paths of `wav.scp` begin; None: the corpus.
         lexicon: dictionary in CMU's format; None: that of a prepared corpus, if it is one.
-        alignment: folder of an alignment that is there already, for its comparison of transcripts.
-        workers: processes that listen; None: as many as pay.
+        alignment: folder of an existing alignment, for its comparison of transcripts.
+        workers: number of processes that read audio; None: chosen by the amount of work.
     """
 
     splits: Mapping[str, str] = field(default_factory=dict)
@@ -193,7 +193,7 @@ def inspect_corpus(folder: Path, options: InspectOptions, progress: Progress) ->
     """Inspect a prepared corpus or Kaldi data directories; nothing is written.
 
     Raises:
-        UserError: there is no corpus; its faults are findings.
+        UserError: there is no corpus; faults of one are findings.
     """
     corpus = open_corpus(folder, options.splits, options.root, options.lexicon, progress)
     found = [*corpus.findings, *_rates(corpus), *people_findings(corpus.splits)]
@@ -281,7 +281,7 @@ def _named_so(word: str, lexicon: Lexicon | None) -> bool:
 
 
 def _case(words: Mapping[str, int]) -> list[Finding]:
-    """Return a finding on words that are there in several cases."""
+    """Return a finding on words that occur in several cases."""
     forms: dict[str, list[str]] = defaultdict(list)
     for word in words:
         forms[bare(word).casefold()].append(bare(word))
@@ -299,8 +299,8 @@ def length_findings(
     sounds: Mapping[str, Mapping[str, SoundFacts]] | None,
     lexicon: Lexicon | None,
 ) -> list[Finding]:
-    """Return findings on transcripts that cannot be the words said: too many characters, or too few, for the
-    seconds."""
+    """Return findings on transcripts that cannot be right: too many characters, or too few, for the seconds of
+    speech."""
     listen = "Listen to these, and mend `text`: words of another utterance, missing words, or a wrong `segments` line."
     found = []
     # A word in another case than the dictionary's has the same phones.

@@ -44,7 +44,7 @@ class SoundFacts:
 
     @property
     def silent(self) -> bool:
-        """True if nothing is in it that could be speech."""
+        """True if the utterance has nothing that could be speech."""
         return not self.fault and self.loud_db < SILENT_DB
 
 
@@ -78,11 +78,11 @@ def _clipped(samples: Samples) -> float:
 def measure_all(
     splits: Mapping[str, Sequence[Utterance]], root: Path, progress: Progress, workers: int | None = None
 ) -> dict[str, dict[str, SoundFacts]]:
-    """Return the sound of every utterance by split and id.
+    """Measure the sound of every utterance; return the facts by split and id.
 
     Args:
-        root: the folder that relative paths begin at.
-        workers: processes; None: as many as pay.
+        root: the folder where relative paths begin.
+        workers: number of processes; None: chosen by the amount of work.
     """
     every = list(chain.from_iterable(splits.values()))
     batches = [every[at : at + _BATCH] for at in range(0, len(every), _BATCH)]
@@ -123,7 +123,7 @@ def _of_batch(job: tuple[Sequence[Utterance], Path]) -> list[SoundFacts]:
 def sound_findings(
     splits: Mapping[str, Sequence[Utterance]], sounds: Mapping[str, Mapping[str, SoundFacts]]
 ) -> list[Finding]:
-    """Return findings on audio that cannot be read, silence, clipping, and audio that is there twice."""
+    """Return findings on audio that cannot be read, silence, clipping, and audio that occurs twice."""
     found: list[Finding] = []
     for split, some in sounds.items():
         of = counted(len(some), "utterance")
@@ -155,7 +155,7 @@ def sound_findings(
 
 
 def _twice(split: str, utterances: Sequence[Utterance], sounds: Mapping[str, SoundFacts]) -> list[Finding]:
-    """Return a finding on equal audio inside one split, with equal or other words."""
+    """Return a finding on utterances of one split with equal audio, with equal or different words."""
     same: dict[str, list[Utterance]] = defaultdict(list)
     for u in utterances:
         if (sound := sounds[u.id]).digest and not sound.silent:

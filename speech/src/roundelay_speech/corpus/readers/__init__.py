@@ -16,4 +16,4 @@ _OWN = {
 
 
 READERS = WithPlugins("corpora", _OWN)
-"""All of them, those of other installed packages last."""
+"""All readers of corpora by name, those of other installed packages last."""

@@ -30,7 +30,7 @@ LICENCE = (
     "Copyright (c) 1991-2005 Carnegie Mellon University; free for any use, keep its notice with copies of the data."
 )
 ARCHIVE = Remote("http://www.speech.cs.cmu.edu/databases/an4/an4_sphere.tar.gz")
-"""By http and without a published checksum."""
+"""The archive of AN4, without https and without a published checksum."""
 DEV_SPEAKERS = frozenset({"fejs", "fkdo", "mcrt", "mjhp", "mrab", "msrb"})
 _TRANSCRIPT = re.compile(r"(.*)\(([a-z0-9]+-([a-z0-9]+)-[a-z])\)")
 _MARKS = frozenset({"<s>", "</s>", "<sil>"})
@@ -52,7 +52,7 @@ def prepare_an4(request: Request, progress: Progress) -> Corpus:
 
 
 def _gender(speaker: str) -> str | None:
-    """Return f or m, with which a speaker's name begins behind `an4-`; None if it does not."""
+    """Return a speaker's gender: f or m, as the name has it behind `an4-`; None if it has neither."""
     first = speaker.removeprefix("an4-")[:1]
     return first if first in ("f", "m") else None
 

@@ -18,16 +18,17 @@ from roundelay_speech.data.problems import BadPolicy, LeftOut
 from roundelay_speech.prepared import TRAIN, Corpus
 
 Takes = Literal["--source", "--also", "--lexicon", "--split", "--vocabulary", "--unlabelled"]
-"""Options of the command that mean something for some corpora only."""
+"""Options of the command that apply to some corpora only."""
 Prepare = Callable[[Path, Path | None, Mapping[str, str], Preparation, Progress], Corpus]
-"""Reads a corpus: its folder, its lexicon (None where it is to be recognised alone) and the part of each split."""
+"""Function that prepares a corpus, from its folder, its lexicon (None if it is only to be recognised) and the part of
+each split."""
 
 
 def checked_folder(source: Path) -> Path:
-    """Return the folder of a corpus.
+    """Return the folder of a corpus, checked to exist.
 
     Raises:
-        UserError: it is not there.
+        UserError: the folder does not exist.
     """
     if not source.is_dir():
         raise UserError(
@@ -47,10 +48,10 @@ def read_data_dirs(source: Path, on_bad: BadPolicy) -> dict[str, tuple[list[Utte
 def checked_audio(
     splits: Mapping[str, Sequence[Utterance]], left_out: dict[str, list[LeftOut]], on_bad: BadPolicy
 ) -> ReadUtterances:
-    """Return utterances by split, sorted by id, and those that are left out.
+    """Check that the audio of utterances exists; return utterances by split, sorted by id, and those left out.
 
     Raises:
-        UserError: some are, and `on_bad` is `error`.
+        UserError: some are left out, and `on_bad` is `error`.
     """
     gone = [one for some in left_out.values() for one in some]
     if gone and on_bad == "error":
@@ -60,7 +61,7 @@ def checked_audio(
 
 @dataclass(frozen=True)
 class Request:
-    """A corpus that is to be prepared."""
+    """A request of `roundelay prepare`: the corpus to prepare, and its options."""
 
     data: Path  # the folder to write
     source: Path | None = None  # where the corpus is, or is to be loaded to; None: downloads/NAME
@@ -75,10 +76,10 @@ class Request:
 
     @property
     def folder(self) -> Path:
-        """The source, of a corpus that has one.
+        """The folder of the corpus's files, if the corpus has files.
 
         Raises:
-            UserError: none was named.
+            UserError: the user named no folder.
         """
         if self.source is None:
             raise UserError("--source must name the folder that holds the corpus.")
@@ -86,10 +87,10 @@ class Request:
 
     @property
     def dictionary(self) -> Path:
-        """The lexicon, of a corpus that needs one.
+        """The file of the lexicon, if the corpus needs one.
 
         Raises:
-            UserError: none was named.
+            UserError: the user named no lexicon.
         """
         if self.lexicon is None:
             raise UserError("--lexicon must name a pronunciation dictionary.")
@@ -98,7 +99,7 @@ class Request:
 
 @dataclass(frozen=True)
 class Reader:
-    """A corpus by name."""
+    """The reader of a corpus or a format: name, description, options and function."""
 
     name: str  # as on the command line
     about: str  # the corpus in a sentence
@@ -127,8 +128,8 @@ class Reader:
         """Return the reader of users' own corpora in a format.
 
         Args:
-            usual: name of the split -> part of the corpus, where the user does not say.
-            unlabelled: whether transcripts may be missing where speech is to be recognised alone.
+            usual: name of the split -> part of the corpus, if the user names none.
+            unlabelled: True if transcripts may be missing from speech that is only to be recognised.
         """
 
         def prepare_own(request: Request, progress: Progress) -> Corpus:
@@ -144,12 +145,12 @@ class Reader:
 
     @property
     def told(self) -> str:
-        """The corpus in a sentence, whether it is free, and its licence."""
+        """Sentences on the corpus, on whether it is free, and on its licence."""
         licence = f" Licence: {self.licence}" if self.licence else ""
         return f"{self.about}{' Free to load.' if self.free is not None else ''}{licence}"
 
     def wanted(self, parts: Sequence[str] = ()) -> Wanted:
-        """Return the files that `--download` brings; `parts` of the corpus, where some are chosen.
+        """Return the files that `--download` loads: all, or those of some `parts` of the corpus.
 
         Raises:
             UserError: the corpus is not free, or has no such part.

@@ -13,7 +13,7 @@ from roundelay_speech.data.manifest import Utterance
 from roundelay_speech.data.problems import BadPolicy, LeftOut, counted, listing
 
 OVERSHOOT_SECONDS = 0.5
-"""A transcript may end this much later than its recording; it is then cut."""
+"""Seconds by which a transcript may exceed its recording; it is then cut."""
 MISSING_SHARE = 0.05
 """Largest share of calls without audio; more means that a disc is missing, not a few calls of the release."""
 SIDES = "AB"
@@ -35,18 +35,18 @@ class Segment:
 
     @property
     def speaker(self) -> str:
-        """The side of the call: one telephone and one voice for some minutes."""
+        """Name of the speaker, who is a side of a call: one telephone and one voice for some minutes."""
         return f"{self.name}-{self.side}"
 
     @property
     def id(self) -> str:
-        """Speaker and times in hundredths of a second."""
+        """Id of the utterance: speaker, and times in hundredths of a second."""
         return f"{self.speaker}_{round(self.start * 100):06d}-{round(self.end * 100):06d}"
 
 
 @dataclass
 class Told:
-    """Segments of a corpus, and how many were passed over, by reason: they are no faults."""
+    """The segments of a corpus, and the number of those skipped, by reason: these are no faults."""
 
     segments: list[Segment] = field(default_factory=list)
     passed: dict[str, int] = field(default_factory=dict)
@@ -63,18 +63,18 @@ class Told:
         self.passed[reason] = self.passed.get(reason, 0) + 1
 
     def note(self) -> str:
-        """Return text of the progress line."""
+        """Return the text of the progress line."""
         passed = [f"{number} passed over ({reason})" for reason, number in self.passed.items()]
         return ", ".join([counted(len(self.segments), "utterance"), *passed])
 
 
 def find_files(sources: Sequence[Path], kinds: Mapping[str, re.Pattern[str]]) -> dict[str, dict[str, Path]]:
-    """Return the files in and below the folders whose names, in lower case, fit: kind -> name -> the first path.
+    """Find files in and below the folders, by patterns for names in lower case: kind -> name -> the first path.
 
     The LDC's discs, its downloads and people's copies nest the same files differently; only their names are alike.
 
     Raises:
-        UserError: one of the folders is not there.
+        UserError: one of the folders does not exist.
     """
     found: dict[str, dict[str, Path]] = {kind: {} for kind in kinds}
     for source in sources:
@@ -97,7 +97,7 @@ def find_files(sources: Sequence[Path], kinds: Mapping[str, re.Pattern[str]]) ->
 
 
 def read_lines(path: Path) -> list[tuple[int, str]]:
-    """Return numbered lines that are neither empty nor comments (`#`, `;;`).
+    """Read the lines of a file, numbered, without empty ones and comments (`#`, `;;`).
 
     Raises:
         UserError: the file cannot be read.
@@ -112,7 +112,7 @@ def read_lines(path: Path) -> list[tuple[int, str]]:
 
 
 def times(start: str, end: str) -> tuple[float, float] | None:
-    """Return two times in seconds, or None where they are no stretch of time."""
+    """Parse two times in seconds; return None if they are no stretch of time."""
     try:
         first, last = float(start), float(end)
     except ValueError:
@@ -123,7 +123,7 @@ def times(start: str, end: str) -> tuple[float, float] | None:
 def to_utterances(
     told: Told, audio: Mapping[str, Path], folder: Path, on_bad: BadPolicy, progress: Progress, corpus: str
 ) -> tuple[list[Utterance], list[LeftOut]]:
-    """Return utterances sorted by id, and those left out with the reason.
+    """Make utterances of segments; return them sorted by id, and those left out with the reason.
 
     Args:
         audio: call -> its SPHERE file.
@@ -170,9 +170,9 @@ def _utterance(segment: Segment, recording: Path, file: Path, length: tuple[int,
     """Return the utterance of a segment, or the reason why its recording does not have it.
 
     Args:
-        recording: as the corpus has it, for messages.
-        file: that can be read, the recording itself or a copy.
-        length: sampling rate, samples, channels.
+        recording: the file in the corpus, for messages.
+        file: a readable file, the recording itself or a copy.
+        length: sampling rate, number of samples, number of channels.
     """
     rate, samples, channels = length
     first, last = round(segment.start * rate), round(segment.end * rate)

@@ -26,7 +26,7 @@ _LINE = re.compile(r"(\S+)\s+(\S+)\s+([AB])\s*:\s*(.*)")
 
 
 def read_fisher(texts: Mapping[str, Path], tables: Mapping[str, Path], progress: Progress) -> Told:
-    """Return the segments of all transcripts."""
+    """Read the segments of all transcripts of Fisher."""
     told = Told()
     genders = _genders(tables, told.problems)
     progress.start("reading Fisher transcripts", len(texts))
@@ -50,7 +50,7 @@ def read_fisher(texts: Mapping[str, Path], tables: Mapping[str, Path], progress:
 
 
 def _genders(tables: Mapping[str, Path], problems: list[str]) -> dict[tuple[str, str], str]:
-    """Return (call, side) -> m or f, as far as the tables say."""
+    """Return the gender, m or f, by (call, side), as far as the tables have it."""
     found: dict[tuple[str, str], str] = {}
     for path in tables.values():
         with open(path, encoding="latin-1", newline="") as file:

@@ -25,7 +25,7 @@ ARCHIVE = Remote(
     "https://github.com/Jakobovski/free-spoken-digit-dataset/archive/v1.0.9.tar.gz",
     "sha256:8bc44cde129d505cbbb6b365c09f80c663f2aa77578afc634e6141a2f87100c0",
 )
-"""The checksum is that of TensorFlow Datasets."""
+"""The archive of the digits, with the checksum that TensorFlow Datasets has."""
 DIGITS = ("ZERO", "ONE", "TWO", "THREE", "FOUR", "FIVE", "SIX", "SEVEN", "EIGHT", "NINE")
 PRONUNCIATIONS = """\
 ZERO Z IH R OW
@@ -41,7 +41,7 @@ SEVEN S EH V AH N
 EIGHT EY T
 NINE N AY N
 """
-"""With the phones of the CMU dictionary."""
+"""Pronunciations of the digits, in the phones of the CMU dictionary."""
 
 _NAME = re.compile(r"(\d)_([A-Za-z]+)_(\d+)")
 TEST_NUMBERS, DEV_NUMBERS = range(5), range(5, 10)

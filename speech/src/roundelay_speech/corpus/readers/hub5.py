@@ -24,13 +24,13 @@ KINDS: Mapping[str, re.Pattern[str]] = {
     "hub5_rules": re.compile(r"en\d+_hub5\.glm"),
 }
 SUBSETS: Mapping[str, str] = {"sw": "swb", "en": "callhm"}
-"""The beginning of a call's name -> the part that is scored apart, named as the reference labels it."""
+"""Parts of the set that are scored separately, by the beginning of a call's name."""
 IGNORED = "ignore_time_segment_in_scoring"
 _FIELDS = 6
 
 
 def read_hub5(reference: Path, progress: Progress) -> Told:
-    """Return the segments of the reference."""
+    """Read the segments of the reference transcripts."""
     told = Told()
     progress.start("reading the Hub5-2000 reference")
     for number, line in read_lines(reference):
@@ -71,10 +71,10 @@ def _first_alternatives(words: Sequence[str]) -> list[str]:
 
 
 def _optional_parts_gone(words: Sequence[str]) -> list[str]:
-    """Return the words without broken ones that may be missing: `(TH-)`. They need not be recognised."""
+    """Return the words without optional broken ones, `(TH-)`, which need not be recognised."""
     return [word for word in words if not re.fullmatch(r"\(+(-.*|.*-)\)+", word)]
 
 
 def _sex(labels: str) -> str:
-    """Return M or F of `<O,en,F,en-F>`, if it says so."""
+    """Return the gender in labels such as `<O,en,F,en-F>`, M or F; "" if they have none."""
     return next((label for label in labels.strip("<>").split(",") if label in ("M", "F")), "")

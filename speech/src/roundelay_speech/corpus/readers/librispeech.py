@@ -27,7 +27,7 @@ from roundelay_speech.lexicon.lexicon import read_lexicon
 from roundelay_speech.prepared import TRAIN, Corpus
 
 Splits = Mapping[str, Sequence[str]]
-"""Split -> the parts it is made of."""
+"""The parts of LibriSpeech that make each split."""
 
 TRAIN_PARTS = ("train-clean-100", "train-clean-360", "train-other-500")
 PARTS = (*TRAIN_PARTS, "dev-clean", "dev-other", "test-clean", "test-other")
@@ -48,19 +48,19 @@ MINI_DIGESTS: Mapping[str, str] = {
 }
 """The md5 sums that OpenSLR publishes."""
 DOWNLOADED_PARTS = ("train-clean-100", "dev-clean", "test-clean", "test-other")
-"""Parts of LibriSpeech that are loaded, unless splits are chosen: 7.3 GB; all parts are 60 GB."""
+"""Parts of LibriSpeech that are downloaded by default: 7.3 GB, of 60 GB in all."""
 LEXICON = Remote(f"{OPENSLR}/11/librispeech-lexicon.txt")
 CMUDICT = Remote(
     "https://raw.githubusercontent.com/cmusphinx/cmudict/0f8072f814306c5ee4fbf992ed853601b12c01f9/cmudict.dict",
     "sha256:81917843c7f44ce2b094ac63873c2c7a4cf802040792c455ba3ca406891c3d22",
 )
-"""One commit of it."""
+"""The CMU dictionary, at a fixed commit."""
 LICENCE = "LibriSpeech (c) 2014 by Vassil Panayotov, Creative Commons Attribution 4.0 International."
 
 
 def prepare_librispeech(request: Request, progress: Progress) -> Corpus:
-    """Prepare the parts of LibriSpeech that are in the source; audio stays where it is. Where the user names no splits,
-    `train` is of all training parts that are there, `dev` of dev-clean, and dev-other, test-clean and test-other are
+    """Prepare the parts of LibriSpeech that are in the source; audio stays where it is. If the user names no splits,
+    `train` is made of all existing training parts, `dev` of dev-clean, and dev-other, test-clean and test-other are
     under their own names, each if it is there.
 
     Raises:
@@ -174,14 +174,14 @@ def _splits_found(root: Path) -> dict[str, list[str]]:
 
 
 def _halves(utterances: Sequence[Utterance]) -> tuple[list[Utterance], list[Utterance]]:
-    """Return every second reader, and the others."""
+    """Divide utterances by reader: those of every second reader, and the others."""
     readers = sorted({u.speaker for u in utterances}, key=lambda name: (len(name), name))
     first = set(readers[::2])
     return [u for u in utterances if u.speaker in first], [u for u in utterances if u.speaker not in first]
 
 
 def _transcripts(path: Path, problems: list[str]) -> dict[str, str]:
-    """Return utterance -> words of one chapter; faults go to `problems`."""
+    """Read the words of a chapter's utterances, by id; faults are added to `problems`."""
     table, prefix = read_table(path, problems), path.name.removesuffix(".trans.txt")
     others = (name for name in table.values if not name.startswith(f"{prefix}-"))
     problems += [f"{table.at(name)}: {name} is not an utterance of {prefix}" for name in others]
@@ -189,7 +189,7 @@ def _transcripts(path: Path, problems: list[str]) -> dict[str, str]:
 
 
 def _genders(path: Path) -> dict[str, str]:
-    """Return reader -> m or f, where SPEAKERS.TXT says so; it does no harm when it is missing."""
+    """Return the readers' genders, m or f, as far as SPEAKERS.TXT has them; the file may be missing."""
     if not path.is_file():
         return {}
     rows = [line.split("|") for line in path.read_text(encoding="utf-8", errors="replace").split("\n")]
@@ -198,7 +198,7 @@ def _genders(path: Path) -> dict[str, str]:
 
 
 def _genders_of_table(path: Path) -> dict[str, str]:
-    """Return speaker -> m or f from a table with the columns `speaker` and `gender`."""
+    """Return the speakers' genders, m or f, from a table with the columns `speaker` and `gender`."""
     if not path.is_file():
         return {}
     with open(path, encoding="utf-8", newline="") as file:

@@ -38,7 +38,7 @@ KINDS: Mapping[str, re.Pattern[str]] = {
 }
 SUBSET = "swb"
 DEV_UTTERANCES = 4000
-"""Held out of Switchboard-1, from the first calls on; of a smaller corpus, one utterance in fifty."""
+"""Number of utterances held out of Switchboard-1, from the first calls on; of a smaller corpus, one in fifty."""
 DEV_SHARE = 50
 LICENCE = "Linguistic Data Consortium, for members and licensees only (LDC97S62 and those beside it)."
 REFERENCE, RULES = "test.stm", "test.glm"
@@ -46,8 +46,8 @@ AUDIO = "audio"
 
 
 def prepare_switchboard(request: Request, progress: Progress) -> Corpus:
-    """Prepare Switchboard-1: `train` (with Fisher), `dev` (calls of Switchboard-1 held out), `test` (Hub5-2000). The
-    lexicon, where the user names one, takes the place of the dictionary that comes with the transcripts.
+    """Prepare Switchboard-1: `train` (with Fisher), `dev` (calls of Switchboard-1 held out), `test` (Hub5-2000). A
+    lexicon that the user names replaces the dictionary that comes with the transcripts.
 
     Raises:
         UserError: no transcripts, dictionary or audio; faults in them (all are listed).
@@ -119,7 +119,7 @@ def _dictionary(found: Mapping[str, Path], given: Path | None, where: str) -> Le
 
 
 def _genders(found: Mapping[str, Mapping[str, Path]]) -> dict[tuple[str, str], str]:
-    """Return (call number, side) -> m or f, from the tables of callers."""
+    """Return the gender, m or f, by (call number, side), from the tables of callers."""
     rows = {
         kind: [
             [one.strip(' "') for one in line.split(",")]
@@ -134,7 +134,7 @@ def _genders(found: Mapping[str, Mapping[str, Path]]) -> dict[tuple[str, str], s
 
 
 def _held_out(utterances: Sequence[Utterance], where: str) -> tuple[list[Utterance], list[Utterance]]:
-    """Return the utterances of the first calls, and the others."""
+    """Divide utterances into those of the first calls, which are held out, and the others."""
     wanted = min(DEV_UTTERANCES, len(utterances) / DEV_SHARE)
     calls: dict[str, list[Utterance]] = {}
     for utterance in utterances:

@@ -18,7 +18,8 @@ from roundelay_speech.lexicon.lexicon import Lexicon, Pronunciation
 
 @dataclass(frozen=True)
 class Rule:
-    """A pattern for a whole word, its replacement (several words have blanks between them), and why."""
+    """A rule of transcripts: a pattern for a whole word, its replacement (words with blanks between), and the
+    reason."""
 
     pattern: re.Pattern[str]
     replacement: str
@@ -59,7 +60,8 @@ _CAPITALS = re.compile(r"([A-Z]{2,})('?s)?")
 
 
 def words_of(text: str, dictionary: Lexicon | None = None) -> list[str]:
-    """Return the words of a transcript; `dictionary`, as published, decides which capitals are spelled."""
+    """Return the words of a transcript by the rules; `dictionary`, as published, decides which capitals are spelled
+    out."""
     return [made for word in text.split() for made in _made_of(word, dictionary)]
 
 
@@ -88,7 +90,7 @@ def _by_rules(word: str) -> tuple[str, ...]:
 
 
 def _unwrapped(word: str) -> str:
-    """Return the word without the marks around it that do not change it."""
+    """Return a word without surrounding marks that do not change it."""
     match = re.fullmatch(r"\[laughter-(.+)\]|\{(.+)\}|(.+)_\d+", word)
     return next((inside for inside in match.groups() if inside), word) if match else word
 
@@ -107,7 +109,7 @@ def _capitals(letters: str, suffix: str, dictionary: Lexicon) -> Sequence[str]:
 
 
 def rest_of_spelling(letters: str, phones: Pronunciation, dictionary: Lexicon) -> Pronunciation | None:
-    """Return the rest of a pronunciation after the names of the letters; None unless it begins with them.
+    """Return the rest of a pronunciation after the names of `letters`; None unless it begins with those.
 
     At most two phones may be left, those of a plural or genitive.
     """
@@ -127,7 +129,7 @@ def _spellings(letters: str, phones: Pronunciation, dictionary: Lexicon) -> Iter
 
 
 def letter_names(letter: str, dictionary: Lexicon) -> tuple[Pronunciation, ...]:
-    """Return pronunciations of a letter in the dictionary, whichever way it writes it."""
+    """Return the pronunciations of a letter's name in the dictionary, in any of its spellings."""
     forms = (letter.upper(), letter.lower(), f"{letter.upper()}.", f"{letter.lower()}.")
     return tuple(p for form in forms for p in dictionary.pronunciations.get(form, ()))
 
@@ -135,7 +137,7 @@ def letter_names(letter: str, dictionary: Lexicon) -> tuple[Pronunciation, ...]:
 def lexicon_of(dictionary: Lexicon) -> Lexicon:
     """Return the words of a dictionary under the names that `words_of` gives them, marks without words left out.
 
-    Letters with a suffix (`TVs` is said as `t v's`) get the suffix that the dictionary has behind the letters before.
+    Letters with a suffix (`TVs`, said `t v's`) get the suffix that the dictionary has after the letters.
     """
     found: dict[str, dict[Pronunciation, None]] = {}
     for word, variants in dictionary.pronunciations.items():

@@ -16,16 +16,16 @@ from roundelay_speech.ngrams.ngram import Arpa
 
 
 class Columns(ABC):
-    """The columns of a model's log-likelihoods. Picklable: a process of its own may compile the graph."""
+    """The columns of a model's log-likelihoods. Picklable, so that another process can compile the graph."""
 
     @property
     @abstractmethod
     def phones(self) -> tuple[str, ...]:
-        """Units that pronunciations may be made of, silence first."""
+        """Units of which pronunciations may consist, silence first."""
 
     @abstractmethod
     def identity(self) -> tuple[list[Any], bytes]:
-        """Return values for JSON, and bytes: equal for columns that make equal graphs only."""
+        """Return values for JSON, and bytes, that are equal only for columns that make equal graphs."""
 
     @abstractmethod
     def compile(self, lexicon: Lexicon, model: Arpa, config: GraphConfig) -> Graph:
@@ -36,21 +36,21 @@ class Columns(ABC):
         """
 
     def read_off(self, scores: Float32) -> tuple[str, ...] | None:
-        """Return units that log-likelihoods (T, S) say without lexicon and language model; None where columns are no
+        """Return the units that log-likelihoods (T, S) give without lexicon and language model; None if columns are no
         units."""
         del scores
         return None
 
     def searched(self, scores: Float32) -> Float32:
-        """Return log-likelihoods (T, S) as a search is given them, before they are scaled."""
+        """Return log-likelihoods (T, S) in the form for a search, before scaling."""
         return scores
 
     def told(self) -> dict[str, Any]:
-        """Return settings of `searched`, for decode.json."""
+        """Return the settings of `searched`, for decode.json."""
         return {}
 
     def spelled(self, words: Iterable[str]) -> Lexicon | None:
-        """Return pronunciations that follow from how words are written; None where dictionaries have them."""
+        """Return pronunciations that follow from the spelling of words; None if they are taken from dictionaries."""
         del words
         return None
 

@@ -43,7 +43,7 @@ class ChainGraph(GraphKind):
 
 @dataclass(frozen=True)
 class StatesOfPhones(Columns):
-    """Two columns a phone: its first frame, and all further ones."""
+    """The columns of the chain topology, two a phone: its first frame, and all further ones."""
 
     pieces: UnitSet  # the phones, as hidden Markov models
 

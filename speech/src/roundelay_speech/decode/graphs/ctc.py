@@ -77,7 +77,7 @@ class CtcGraph(GraphKind):
 
 @dataclass(frozen=True)
 class UnitsAndBlank(Columns):
-    """One column a unit, one of them the blank."""
+    """The columns of CTC, one a unit, one of them the blank."""
 
     names: tuple[str, ...]  # of the U + 1 columns
     blank: str
@@ -112,7 +112,7 @@ class UnitsAndBlank(Columns):
         return {"blank_cost": self.blank_cost}
 
     def words_of(self, units: Sequence[str]) -> tuple[str, ...] | None:
-        """Return the words that units spell; None where they spell none."""
+        """Return the words that units spell; None if they spell none."""
         if self.pieces is not None:
             return self.pieces.words(units) if self.pieces.spelled else None
         if not self.by_characters or self.boundary is None:

@@ -48,8 +48,8 @@ from roundelay_speech.search.fst import (
 
 
 def grammar_arcs(model: Arpa, word_label: Ints, backoff_label: int) -> Arcs:
-    """Return G as arrays. `word_label`: (V,) the label of each word of the model; 0 for words that cannot be
-    recognised, whose arcs are left out. `backoff_label`: of #0, an input label."""
+    """Return the grammar G as arrays. `word_label`: (V,) the label of each word of the model; 0 for words that cannot
+    be recognised, whose arcs are left out. `backoff_label`: the input label of #0."""
     nodes = len(model.key) + 1
     begin, end, start = model.word_ids[BEGIN], model.word_ids[END], model.node([BEGIN])
     is_state = np.zeros(nodes, bool)
@@ -78,8 +78,8 @@ def grammar_arcs(model: Arpa, word_label: Ints, backoff_label: int) -> Arcs:
 
 
 def _nearest_state(is_state: npt.NDArray[np.bool_], shorter: Ints, cost: Floats) -> tuple[Ints, Floats]:
-    """Return for each node, the first state on its way of giving up words, itself included, and the cost of the way
-    there."""
+    """Return for each node the first state that is reached by giving up words, itself included, and the cost of the
+    way."""
     settled, paid = np.arange(len(shorter)), np.zeros(len(shorter))
     while len(todo := np.flatnonzero(~is_state[settled])):
         paid[todo] += cost[settled[todo]]
@@ -115,7 +115,7 @@ class Graph:
     info: Mapping[str, Any]  # content of graph.json
 
     def with_word_cost(self, cost: float) -> "Graph":
-        """Return the same graph with another cost of a word (nats); this one if it has that cost."""
+        """Return the graph with another cost of a word (nats); itself if it has that cost."""
         change = cost - float(self.info["word_cost"])
         if not change:
             return self
@@ -123,10 +123,10 @@ class Graph:
         return replace(self, fst=fst, info={**self.info, "word_cost": cost})
 
     def favouring(self, words: Collection[str], bonus: float) -> "Graph":
-        """Return the same graph with these words at a cost that is less by `bonus` nats; this one without any.
+        """Return the graph with the cost of `words` reduced by `bonus` nats; itself if there are none.
 
         Raises:
-            UserError: the graph lacks one of them (names it).
+            UserError: the graph lacks a word (names it).
         """
         if not words or not bonus:
             return self
@@ -163,7 +163,7 @@ def finished(
     lexicon: Lexicon,
     info: Mapping[str, Any],
 ) -> Graph:
-    """Return the graph of these arcs, with the costs of words, and its facts in graph.json."""
+    """Make the graph of composed arcs, with the costs of words, and its facts for graph.json."""
     arcs = add_output_cost(arcs, config.word_cost)
     info = {
         "version": GRAPH_VERSION,
@@ -196,9 +196,9 @@ def graph_of_columns(
     """Compile lexicon, language model and the columns of a model that needs no tied states: T o L o G.
 
     Args:
-        info: kept with the graph: its `columns`, and `phones`, which a column stands for.
-        transducer: makes T, from columns to those.
-        silence: L has optional silences.
+        info: facts kept with the graph: its `columns`, and the `phones` of columns.
+        transducer: makes T, from columns to phones.
+        silence: True if L has optional silences.
 
     Raises:
         UserError: lexicon and language model share no word; the lexicon has a phone that the model does not know.
@@ -231,7 +231,8 @@ def save_graph(graph: Graph, folder: Path) -> None:
 
 
 def load_graph(folder: Path) -> Graph:
-    """Read the files of `save_graph`, held to their checksums: the library that searches it trusts every byte.
+    """Read a graph from the files of `save_graph`, checked by their checksums, since the searching library trusts every
+    byte.
 
     Raises:
         UserError: the folder holds no graph, a file is damaged, or they do not belong together.
@@ -264,7 +265,7 @@ def load_words(folder: Path) -> tuple[str, ...]:
     """Return symbols by word id of the graph in a folder.
 
     Raises:
-        UserError: there is none, or it is no text.
+        UserError: there is no list of words, or it is no text.
     """
     lines = read_text(folder / WORDS_FILE, "a graph has its words there").split("\n")[:-1]
     return tuple(line.rsplit(" ", 1)[0] for line in lines)

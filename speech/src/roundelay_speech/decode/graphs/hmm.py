@@ -44,7 +44,7 @@ class HmmGraph(GraphKind):
 
 @dataclass(frozen=True, eq=False)
 class TiedStates(Columns):
-    """One column a tied state."""
+    """The columns of hidden Markov models, one a tied state."""
 
     tying: Tying
 
@@ -61,7 +61,7 @@ class TiedStates(Columns):
 
 @dataclass(frozen=True, eq=False)
 class GraphOfStates:
-    """A graph whose input labels tell phones apart, also where they share a pdf."""
+    """A graph whose input labels distinguish phones even if they share a pdf."""
 
     arcs: Arcs  # input labels are places in `states` + 1. Loops are the arcs that lead to where they come from
     states: tuple[PhoneState, ...]  # (phone, state, pdf)

@@ -77,13 +77,13 @@ class LanguageOptions:
 
     @property
     def files(self) -> list[Path]:
-        """Files that the graph is made of."""
+        """Files of which the graph is made."""
         return [path for path in (self.arpa, *self.text, self.dictionary) if path is not None]
 
 
 @dataclass(frozen=True, eq=False)
 class GraphJob:
-    """A graph to be made."""
+    """A graph to be made: its lexicon, language model, columns and options."""
 
     options: LanguageOptions
     config: GraphConfig
@@ -92,7 +92,7 @@ class GraphJob:
     columns: Columns
 
     def digest(self) -> str:
-        """Return a text that is equal for equal graphs only.
+        """Return a hash that is equal only for equal graphs.
 
         Raises:
             UserError: a file is missing.
@@ -115,7 +115,7 @@ class GraphJob:
 
 
 def _expected_reading(options: LanguageOptions) -> str:
-    """Return size, memory and time of reading `decode.arpa`, for people; empty where there is nothing large to be read.
+    """Return words on size, memory and time of reading `decode.arpa`; "" if nothing large is to be read.
 
     Raises:
         UserError: too little memory to read it.
@@ -131,10 +131,10 @@ def _expected_reading(options: LanguageOptions) -> str:
 
 
 def find_or_make(job: GraphJob, graphs: Path, say: Callable[[str], None] | None = None) -> tuple[Path, bool]:
-    """Return the folder of the graph under `graphs`, and whether it had to be made.
+    """Find a graph in `graphs`, or make it; return its folder, and True if it had to be made.
 
     Args:
-        say: told the memory and time of a large model, before it is read.
+        say: called with the memory and time of a large model, before it is read.
 
     Raises:
         UserError: texts, lexicon and columns do not fit together, or cannot be read.
@@ -154,7 +154,7 @@ def find_or_make(job: GraphJob, graphs: Path, say: Callable[[str], None] | None 
 
 
 def make_graph(job: GraphJob, folder: Path) -> None:
-    """Make the graph in this process."""
+    """Make the graph of a job into `folder`, in this process."""
     begun = os.times().elapsed
     found = language_lexicon(job, folder.parent)
     model, left_out = language_model(job, found.lexicon)
@@ -171,7 +171,7 @@ def write_graph(
         begun: when the work on words and language model began, in seconds of `os.times().elapsed`.
 
     Raises:
-        UserError: they do not fit together; too little memory.
+        UserError: words, language model and columns do not fit together; too little memory.
     """
     write_arpa(folder / LM_FILE, model)
     write_lexicon(folder / LEXICON_FILE, found.lexicon)
@@ -216,7 +216,7 @@ def language_lexicon(job: GraphJob, graphs: Path) -> VocabularyLexicon:
 
 
 def _guesser(dictionary: Lexicon, cache: Path) -> Callable[[str], Pronunciation | None]:
-    """Return pronunciations by spelling, learned from a dictionary."""
+    """Return a function that guesses pronunciations by spelling, learned from a dictionary; `cache` is its file."""
     model = g2p_of(dictionary, cache)
 
     def guess(word: str) -> Pronunciation | None:
@@ -227,8 +227,8 @@ def _guesser(dictionary: Lexicon, cache: Path) -> Callable[[str], Pronunciation 
 
 
 def language_model(job: GraphJob, lexicon: Lexicon) -> tuple[Arpa, str]:
-    """Return the given ARPA model cut to the lexicon and pruned, or an n-gram of text and transcripts; and a remark on
-    parts left out."""
+    """Return the user's ARPA model, cut to the lexicon and pruned, or an n-gram model of texts and transcripts; and a
+    remark on parts left out."""
     if job.options.arpa is not None:
         found = restrict(read_arpa(job.options.arpa), lexicon.words)
         model, threshold = found.model, job.options.estimator.prune
@@ -237,7 +237,7 @@ def language_model(job: GraphJob, lexicon: Lexicon) -> tuple[Arpa, str]:
 
 
 def _unheard(job: GraphJob, lexicon: Lexicon) -> str:
-    """Return a remark on a dictionary of which the sentences have next to nothing; empty if they have enough."""
+    """Return a remark if the sentences have very few of a dictionary's words; else ""."""
     if job.options.text:
         return ""
     heard = {word for text in job.transcripts for word in text.split() if word in lexicon}
@@ -258,8 +258,8 @@ def _sentences(job: GraphJob) -> Iterator[list[str]]:
 
 
 def find_or_make_second(job: GraphJob, folder: Path, how: Estimator) -> tuple[Path, bool]:
-    """Return a second language model, of the words of the graph in `folder` and of the texts that it was made of; and
-    whether it had to be made. It lies beside the graph, not packed, as KenLM reads it fastest.
+    """Find or make a second language model of the graph in `folder`, of its words and texts; return its file, and True
+    if it had to be made. The file is beside the graph, not packed, which KenLM reads fastest.
 
     Raises:
         UserError: texts cannot be read.
@@ -278,8 +278,7 @@ def _make_second(job: GraphJob, path: Path, how: Estimator) -> None:
 
 
 def peak_bytes() -> int:
-    """Return the most memory this process has held at once (getrusage would count that of the process that started
-    it)."""
+    """Return the most memory in bytes that this process has held at once (getrusage would count its parent's too)."""
     for line in Path("/proc/self/status").read_text(encoding="ascii", errors="replace").splitlines():
         if line.startswith("VmHWM:"):
             return int(line.split()[1]) * 1024

@@ -44,11 +44,11 @@ def compiled(lines: Sequence[str]) -> Fst:
 def lexicon_transducer(
     lexicon: Lexicon, phones: Sequence[str], silence_probability: float | None
 ) -> tuple[Symbols, Fst]:
-    """Build L: phones to words. The only costs are those of silence or its absence at the start and after each word;
-    None for no silences at all.
+    """Build the lexicon transducer L, phones to words. Its only costs are those of silence, or its absence, at the
+    start and after each word; None: no silences at all.
 
     Args:
-        phones: in the order of their ids, from 1; those of the lexicon and maybe more.
+        phones: phones in the order of their ids, from 1; those of the lexicon, and perhaps more.
 
     A pronunciation that is another word's as well, or the beginning of another, ends in #1, #2, ... so that L is
     determinizable; the last of these symbols closes the optional silence.
@@ -101,14 +101,14 @@ def lexicon_transducer(
 
 
 def expand_states(clg: Arcs, windows: Sequence[Sequence[int]], tying: Tying) -> tuple[Arcs, list[PhoneState], int]:
-    """Build H o CLG, written down directly: every phone in context becomes its states, one label each, without loops.
+    """Build H o CLG directly: every phone in context becomes its states, one label each, without loops.
 
     H says the first state when it reads the phone, so words and costs stay where they are, on the first arc. States
     that are followed by the same labels on the way to the same place are one: all that composition would give, and
     less for determinisation to find equal.
 
     Args:
-        clg: input labels are places in `windows`.
+        clg: arcs whose input labels are places in `windows`.
         windows: phone ids in context; (-i,) is the disambiguation symbol i, place 0 epsilon.
 
     Returns:

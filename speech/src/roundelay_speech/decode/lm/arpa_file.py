@@ -25,11 +25,11 @@ from roundelay_speech.ngrams.ngram import BEGIN, END, Arpa, Floats, Ints, build
 
 _GZIP = b"\x1f\x8b"
 LONGEST_LINE = 1 << 24
-"""Characters of a line of text, at most; a whole book has a few million."""
+"""Most characters of a line of text; a whole book has a few million."""
 
 
 def arpa_lines(model: Arpa) -> Iterator[str]:
-    """Yield the lines of the file, without line ends."""
+    """Yield the lines of a model's ARPA file, without line ends."""
     yield "\\data\\"
     yield from (f"ngram {n}={count}" for n, count in enumerate(model.counts, 1))
     for n, (level, ids) in enumerate(zip(model.levels(), model.spelled(), strict=True), 1):
@@ -45,12 +45,12 @@ def arpa_lines(model: Arpa) -> Iterator[str]:
 
 
 def to_text(model: Arpa) -> str:
-    """Return the ARPA file."""
+    """Return a model as the text of an ARPA file."""
     return "".join(f"{line}\n" for line in arpa_lines(model))
 
 
 def write_arpa(path: Path, model: Arpa) -> None:
-    """Write the ARPA file atomically; gzipped if its name ends in .gz."""
+    """Write a model as an ARPA file, atomically; gzipped if its name ends in .gz."""
     with atomic_write(path) as file:
         # No name and no time in the header of a gzip file: the same model is the same file.
         packed = gzip.GzipFile("", "wb", 1, file, mtime=0) if path.suffix == ".gz" else nullcontext(file)
@@ -88,7 +88,7 @@ def open_text(path: Path, missing: str) -> Iterator[Iterator[str]]:
 
 
 def _lines(path: Path, text: IO[str]) -> Iterator[str]:
-    """Yield line by line; a file of one endless line, which may be small when packed, is not read into memory."""
+    """Yield the lines of a file; one endless line, which may be small when packed, is not read into memory."""
     number = 0
     while line := text.readline(LONGEST_LINE + 1):
         number += 1
@@ -109,7 +109,7 @@ def read_arpa(path: Path) -> Arpa:
 
 
 class _Reader:
-    """One pass over the lines of an ARPA file; remembers where it is for messages."""
+    """A reader of an ARPA file's lines in one pass, which knows its place for messages."""
 
     def __init__(self, path: Path, lines: Iterable[tuple[int, str]]) -> None:
         self.path, self.lines, self.number = path, iter(lines), 0
@@ -163,7 +163,7 @@ class _Reader:
         return declared, line
 
     def _section(self, n: int, order: int) -> tuple[tuple[Ints, Floats, Floats], str]:
-        """Return the n-grams of one order, and the line behind them."""
+        """Read the n-grams of order `n`; return them, and the line after them."""
         ids, places = array("q"), array("q")
         logs, weights = array("d"), array("d")
         lengths = (n + 1, n + 2) if n < order else (n + 1,)

@@ -27,14 +27,15 @@ from roundelay_speech.decode.lm.scorer import NATS, ArpaScorer, Scorer
 from roundelay_speech.ngrams.ngram import END, NEVER, UNKNOWN
 
 FEW = 5_000_000
-"""n-grams that are read without KenLM, at most."""
+"""Most n-grams that are read without KenLM."""
 EXTRA = "pip install 'roundelay[ngram]'"
 _BINARY = b"mmap lm http://kheafield.com/code"  # how KenLM's binary files begin
 _NEEDED = "Give decode.rescore an ARPA file, plain or gzipped, or a binary file of KenLM."
 
 
 class KenlmScorer(Scorer):
-    """A model that KenLM holds. Its probabilities are 32-bit floats: costs are within 1e-5 of those of the file."""
+    """A language model held by KenLM. Its probabilities are 32-bit floats: costs are within 1e-5 of those of
+    the file."""
 
     def __init__(self, kenlm: Any, model: Any) -> None:
         self._state, self._model = kenlm.State, model
@@ -109,7 +110,7 @@ def load_model(path: Path) -> Scorer:
     """Load a language model (`expected` first says the memory it takes).
 
     Raises:
-        UserError: the file is damaged or cut short; names it.
+        UserError: the file is damaged or cut short; names the file.
     """
     if not with_kenlm() or (not is_binary(path) and len(declared_counts(path)) == 1):
         return ArpaScorer(read_arpa(path))
@@ -159,24 +160,24 @@ def _plain(path: Path) -> Iterator[str]:
 
 
 GRAPH_BYTES = 2000
-"""Bytes of a static decoding graph while it is made, for each n-gram of its grammar."""
+"""Bytes that making a static decoding graph takes for each n-gram of its grammar."""
 READING_BYTES = 150
-"""Bytes of our own reader of ARPA files while it reads, for each n-gram."""
+"""Bytes that our own reader of ARPA files takes for each n-gram."""
 READING_SECONDS = 3e-6
-"""Seconds of our own reader, for each n-gram."""
+"""Seconds that our own reader takes for each n-gram."""
 TABLE_BYTES = 26
-"""Bytes of KenLM's hash table, for each n-gram."""
+"""Bytes that KenLM's hash table takes for each n-gram."""
 TABLE_SECONDS = 1.5e-6
 """Seconds of filling this table, for each n-gram; a gzipped file takes about half as long again."""
 _HEAD = 1000  # lines in which a file's counts must be
 
 
 def declared_counts(path: Path) -> tuple[int, ...]:
-    r"""Return the number of n-grams of order 1, 2, ... that the head of an ARPA file promises; empty if it has no such
+    r"""Return the number of n-grams of order 1, 2, ... that the head of an ARPA file declares; empty if it has no such
     head.
 
     Raises:
-        UserError: no such file, damaged.
+        UserError: the file is missing or damaged.
     """
     counts: list[int] = []
     with open_text(path, "Give an ARPA language model.") as lines:
@@ -189,21 +190,21 @@ def declared_counts(path: Path) -> tuple[int, ...]:
 
 
 def gigabytes(size: float) -> str:
-    """Return a size for people."""
+    """Return a size in bytes as words, in gigabytes."""
     return f"{size / 1e9:.1f} GB"
 
 
 def check_fits(needed: float, what: str, way_out: str, free: float | None = None) -> None:
-    """Refuse a step that needs more memory than there is, before it starts.
+    """Check, before a step starts, that its memory is available.
 
     Args:
-        needed: bytes.
+        needed: bytes that the step needs.
         what: subject of the message, for example "decode.arpa=FILE: its static graph".
         way_out: a sentence that says what to do instead.
-        free: bytes that can be had; by default those of this machine now.
+        free: bytes available; None: those of this machine now.
 
     Raises:
-        UserError: it does not fit.
+        UserError: the step needs more memory than is available.
     """
     free = available_bytes() if free is None else free
     if needed > free:

@@ -17,13 +17,14 @@ from collections.abc import Hashable
 from roundelay_speech.ngrams.ngram import BEGIN, END, NEVER, ROOT, Arpa
 
 NATS = -math.log(10.0)
-"""From a log10 probability to a cost in nats."""
+"""Factor from a log10 probability to a cost in nats."""
 
 _DIGITS = 9  # of costs inside states: finer differences come from the order of additions
 
 
 class Scorer(ABC):
-    """A language model, word by word. States are hashable, and equal only if all that follows costs the same."""
+    """A language model that scores word by word. States are hashable, and equal only if all that follows costs the
+    same."""
 
     @property
     @abstractmethod
@@ -36,14 +37,14 @@ class Scorer(ABC):
 
     @abstractmethod
     def word(self, state: Hashable, word: str) -> tuple[float, Hashable]:
-        """Return the cost of a word that the model knows, in nats, and the state behind it."""
+        """Return the cost in nats of a word that the model knows, and the state after it."""
 
     @abstractmethod
     def end(self, state: Hashable) -> float:
         """Return the cost of ending the sentence here, in nats; inf: impossible."""
 
     def sentence(self, words: tuple[str, ...]) -> float:
-        """Return cost of a whole sentence in nats, its end included; inf with a word that the model does not know."""
+        """Return the cost of a whole sentence in nats, its end included; inf if the model does not know a word."""
         total, state = 0.0, self.start
         for word in words:
             if not self.knows(word):
@@ -54,7 +55,7 @@ class Scorer(ABC):
 
 
 class _Nodes:
-    """One node at a time of a model's arrays: whole arrays are faster only for many."""
+    """Access to single nodes of a model's arrays: whole-array operations are faster only for many nodes."""
 
     def __init__(self, model: Arpa) -> None:
         self.key, self.size = model.key, len(model.words)
@@ -64,7 +65,7 @@ class _Nodes:
         self.known = {word for word in model.vocabulary if model.log10[self.ids[word]] > NEVER}
 
     def child(self, node: int, word: int) -> int:
-        """Return the node one word on; the root, which is no child, where there is none."""
+        """Return the child of a node by a word; the root, which is no child, if there is none."""
         key = node * self.size + word
         place = int(self.key.searchsorted(key))
         return place + 1 if place < len(self.key) and int(self.key[place]) == key else ROOT
@@ -74,12 +75,13 @@ class _Nodes:
         return NATS * log10 if log10 > NEVER else math.inf
 
     def give_up(self, node: int) -> tuple[float, int]:
-        """Return the cost of giving up the oldest word of a history, and the node of the rest."""
+        """Return the cost of dropping the oldest word of a history, and the node of the rest."""
         return NATS * float(self.weight[node]), int(self.shorter[node])
 
 
 class ArpaScorer(Scorer):
-    """P(w | h) by back-off, exactly as the file says: the longest n-gram that is listed counts. States are nodes."""
+    """A language model by back-off, exactly as an ARPA file has it: the longest listed n-gram counts. States
+    are nodes."""
 
     def __init__(self, model: Arpa) -> None:
         self._nodes = _Nodes(model)
@@ -107,11 +109,12 @@ class ArpaScorer(Scorer):
 
 
 _Paths = tuple[tuple[int, float], ...]
-"""(history, its cost above the cheapest) of all paths that may still be the best, the longest history first."""
+"""All paths that may still be the best, as (history, its cost above the cheapest), the longest history first."""
 
 
 class PathScorer(Scorer):
-    """The cheapest way through the grammar of a decoding graph, where back-off is an arc like any other."""
+    """A language model as a decoding graph has it, by the cheapest way through its grammar: back-off is an arc like any
+    other."""
 
     def __init__(self, model: Arpa) -> None:
         self._nodes = _Nodes(model)
@@ -141,7 +144,7 @@ class PathScorer(Scorer):
         return best
 
     def _histories(self, state: Hashable) -> list[tuple[int, float]]:
-        """Return every history that can be reached by giving up words, and the least that this costs, the longest
+        """Return every history that can be reached by dropping words, with the least cost of that, the longest
         first."""
         assert isinstance(state, tuple)
         cost = dict(state)
@@ -154,7 +157,8 @@ class PathScorer(Scorer):
         return found
 
     def _needed(self, reached: list[tuple[int, float]], best: float) -> _Paths:
-        """Return the histories (each a suffix of the one before) that are cheaper to be in than to come down to."""
+        """Return those of the `reached` histories (each a suffix of the one before) that are cheaper than dropping
+        words later."""
         kept = [(reached[0][0], round(reached[0][1] - best, _DIGITS))]
         node, paid = reached[0]
         cheaper = dict(reached[1:])

@@ -1,4 +1,4 @@
-"""Words that can be recognised, their pronunciations, and the text their language model is made of."""
+"""Words that can be recognised, their pronunciations, and the text of their language model."""
 
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
@@ -23,7 +23,7 @@ class VocabularyLexicon:
     guessed: tuple[str, ...] = ()  # words whose pronunciation was guessed
 
     def describe(self, shown: int = 10) -> str:
-        """Return text for people; empty when every word was found."""
+        """Return words on what was not found, for people; "" if every word was found."""
         parts = []
         for words, what in (
             (self.dropped, "have no pronunciation and cannot be recognised"),
@@ -48,7 +48,7 @@ def read_sentences(path: Path) -> Iterator[list[str]]:
 
 def read_dictionary(path: Path, corpus: Lexicon) -> Lexicon:
     """Return a pronunciation dictionary in CMU's format, plain or gzipped, without its stress marks; its words in the
-    case of the corpus's words, where they have one.
+    case that the corpus's words have.
 
     Raises:
         UserError: as `read_lexicon`.
@@ -57,8 +57,8 @@ def read_dictionary(path: Path, corpus: Lexicon) -> Lexicon:
 
 
 def joined(sentences: Iterable[Sentence], least: int) -> Iterator[list[str]]:
-    """Yield consecutive sentences run together until a line has at least `least` words: for texts cut into clauses,
-    where utterances go across their ends. 0 leaves them as they are."""
+    """Join consecutive sentences until a line has at least `least` words, for texts cut into clauses, across whose ends
+    utterances go. 0: no joining."""
     line: list[str] = []
     for sentence in sentences:
         line.extend(sentence)
@@ -90,13 +90,13 @@ def pronounced(
     phones: Sequence[str],
     guess: Callable[[str], Pronunciation | None] | None = None,
 ) -> VocabularyLexicon:
-    """Return the lexicon of a vocabulary.
+    """Find the pronunciations of a vocabulary.
 
     Args:
         words: the most frequent first.
-        dictionaries: a word's pronunciations are those of the first that has it.
-        phones: of the acoustic model; the first is silence. A pronunciation with any other does not count.
-        guess: makes a pronunciation of a spelling, or None if it cannot.
+        dictionaries: a word's pronunciations are taken from the first that has it.
+        phones: phones of the acoustic model; the first is silence. A pronunciation with any other does not count.
+        guess: returns a pronunciation for a spelling, or None.
 
     Raises:
         UserError: not one word has a pronunciation.

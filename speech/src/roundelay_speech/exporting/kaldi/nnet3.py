@@ -46,7 +46,7 @@ LEARNING_RATE = 0.001
 RANKS, UPDATE_PERIOD, HISTORY, ALPHA = (20, 80), 4, 2000.0, 4.0
 """Settings of the natural gradient, Kaldi's own."""
 SELF_REPAIR = (0.05, 0.05, 0.2, 0.05, 0.2, 1e-5, 1e-5, 1e-5, 1e-5, 1e-5)
-"""Thresholds and scales of an LSTM's five nonlinearities in training, Kaldi's own."""
+"""Self-repair in training of an LSTM's five nonlinearities: thresholds and scales, Kaldi's own."""
 
 
 @final
@@ -59,27 +59,27 @@ class Network:
         self._components: list[tuple[str, bytes]] = []
 
     def takes(self, name: str, width: int) -> str:
-        """Add an input of so many features a frame; returns its name, as all of these do."""
+        """Add an input of `width` features a frame; return its name."""
         self._lines.append(f"input-node name={name} dim={width}")
         return name
 
     def add(self, name: str, component: bytes, source: str) -> str:
-        """Add a component that takes `source`."""
+        """Add a component with input `source`; return the node's name."""
         self._components.append((name, component))
         self._lines.append(f"component-node name={name} component={name} input={source}")
         return name
 
     def part(self, name: str, node: str, first: int, width: int) -> str:
-        """Add some columns of a node."""
+        """Add a node of some columns of another, from `first` on; return its name."""
         self._lines.append(f"dim-range-node name={name} input-node={node} dim-offset={first} dim={width}")
         return name
 
     def gives(self, source: str) -> None:
-        """Add the output."""
+        """Add the output node, with input `source`."""
         self._lines.append(f"output-node name=output input={source} objective=linear")
 
     def put(self, out: BinaryOutput) -> None:
-        """Write the network."""
+        """Write the network in Kaldi's binary form."""
         out.token("<Nnet3>")
         out.data += b"\n" + "".join(f"{line}\n" for line in self._lines).encode() + b"\n"
         out.token("<NumComponents>")
@@ -92,17 +92,17 @@ class Network:
 
 
 def appended(*sources: str) -> str:
-    """Return the descriptor of several side by side."""
+    """Return the descriptor that appends several sources."""
     return f"Append({', '.join(sources)})" if len(sources) > 1 else sources[0]
 
 
 def offset(source: str, frames: int) -> str:
-    """Return the descriptor of a node so many frames later."""
+    """Return the descriptor of a node `frames` frames later."""
     return f"Offset({source}, {frames})" if frames else source
 
 
 def affine(weight: Real, bias: Real) -> bytes:
-    """Return a layer W x + b, (O, I) and (O,)."""
+    """Return the component of a trainable layer W x + b, W (O, I) and b (O,)."""
     out = _opened("NaturalGradientAffineComponent")
     _rate(out)
     _matrix(out, "<LinearParams>", weight)
@@ -121,7 +121,7 @@ def affine(weight: Real, bias: Real) -> bytes:
 
 
 def fixed(weight: Real, bias: Real) -> bytes:
-    """Return a layer W x + b that training leaves as it is."""
+    """Return the component of a fixed layer W x + b, which training does not change."""
     out = _opened("FixedAffineComponent")
     _matrix(out, "<LinearParams>", weight)
     out.token("<BiasParams>")
@@ -130,22 +130,22 @@ def fixed(weight: Real, bias: Real) -> bytes:
 
 
 def relu(width: int) -> bytes:
-    """Return max(x, 0)."""
+    """Return the component max(x, 0)."""
     return _nonlinear("RectifiedLinearComponent", width)
 
 
 def same(width: int) -> bytes:
-    """Return x: gives a sum of nodes a name."""
+    """Return the component x, which gives a sum of nodes a name."""
     return _nonlinear("NoOpComponent", width)
 
 
 def log_softmax(width: int) -> bytes:
-    """Return logarithms of probabilities."""
+    """Return the component of a log softmax."""
     return _nonlinear("LogSoftmaxComponent", width)
 
 
 def normalised(width: int, rms: float) -> bytes:
-    """Return x, scaled so that the root of its mean square is `rms`."""
+    """Return the component that scales x to a root mean square of `rms`."""
     out = _opened("NormalizeComponent")
     out.token("<InputDim>")
     out.integer(width)
@@ -157,8 +157,8 @@ def normalised(width: int, rms: float) -> bytes:
 
 
 def lstm(cells: int) -> bytes:
-    """Return gates to cells and outputs, (5 C) -> (2 C): of (input, forget, candidate, output gate, cells before) the
-    cells and outputs now; without peepholes."""
+    """Return the component of an LSTM's nonlinearity without peepholes, (5 C) -> (2 C): from (input, forget, candidate,
+    output gate, cells before) to cells and outputs."""
     out = _opened("LstmNonlinearityComponent")
     _rate(out)
     _matrix(out, "<Params>", np.zeros((3, cells)))
@@ -174,7 +174,7 @@ def lstm(cells: int) -> bytes:
 
 
 def _nonlinear(kind: str, width: int) -> bytes:
-    """Return a nonlinearity whose statistics are empty."""
+    """Return the component of a nonlinearity, with empty statistics."""
     out = _opened(kind)
     out.token("<Dim>")
     out.integer(width)
@@ -220,31 +220,31 @@ INPUT = "input"
 
 @dataclass(frozen=True, eq=False)
 class Seen:
-    """Features that Kaldi gives networks."""
+    """The features that Kaldi gives a network."""
 
     scale: Float64  # (F,) by which they are multiplied to be those that networks were trained on
     reach: int  # frames that the first layers look at on each side
 
 
 def takes_chunks(module: AcousticNetwork) -> bool:
-    """Return True if a network sees no more than a window around a frame, and so may be fed an utterance piece by
+    """Return True if a network sees only a window around each frame, so that it can take an utterance piece by
     piece."""
     return isinstance(module, FrameNetwork)
 
 
 def reach_of(module: AcousticNetwork) -> int:
-    """Return frames that a network looks at on each side of a frame, LSTMs and convolutions apart."""
+    """Return the number of frames that a network sees on each side of a frame, without LSTMs and convolutions."""
     return module.reach if isinstance(module, SequenceNetwork) else module.frontend.config.reach
 
 
 def add_scores(network: Network, module: AcousticNetwork, seen: Seen, prefix: str, name: str) -> str:
-    """Add the nodes of a network, whose names begin with `prefix`; returns that of log p(state | frame).
+    """Add the nodes of a network, whose names begin with `prefix`; return the name of the one for log p(state | frame).
 
     Args:
-        seen: features that Kaldi gives it.
+        seen: features that Kaldi gives the network.
 
     Raises:
-        UserError: nnet3 cannot say it (names the network, `name`, and the part).
+        UserError: nnet3 cannot express the network (names it, `name`, and the part).
     """
     if module.subsampling > 1:
         raise UserError(
@@ -301,7 +301,7 @@ def _blstm(network: Network, module: Blstm, seen: Seen, prefix: str) -> str:
 
 
 def _lstm(network: Network, name: str, sources: Sequence[str], layer: tuple[Float64, Float64], step: int) -> str:
-    """Return one direction: its memory lies `step` frames away."""
+    """Add an LSTM of one direction, whose memory is `step` frames away; return its name."""
     weight, bias = layer
     cells = len(bias) // 4
     gates, nonlinearity, cell, hidden = f"{name}-gates", f"{name}-lstm", f"{name}-cells", f"{name}-hidden"
@@ -341,7 +341,8 @@ def _layer_norm(network: Network, name: str, source: str, norm: nn.LayerNorm) ->
 
 
 def _on_windows(weight: Float64, frontend: Frontend, seen: Seen) -> Float64:
-    """Return a first layer (H, outputs of the front end) as one of windows of the features that are seen, (H, W F)."""
+    """Convert a first layer on the front end's outputs, (H, outputs), to one on windows of the seen features,
+    (H, W F)."""
     matrix, spread = _values(frontend.matrix), _values(frontend.scale)
     orders, features = spread.shape
     every = np.zeros((len(weight), len(matrix) * features))
@@ -353,12 +354,12 @@ def _on_windows(weight: Float64, frontend: Frontend, seen: Seen) -> Float64:
 
 
 def _windows(reach: int) -> list[str]:
-    """Return descriptors of the frames around a frame."""
+    """Return the descriptors of the frames around a frame, `reach` on each side."""
     return [offset(INPUT, frame) for frame in range(-reach, reach + 1)]
 
 
 def _remembered(node: str, frames: int) -> str:
-    """Return a node so many frames away; zero where it lies beyond the utterance."""
+    """Return the descriptor of a node `frames` frames away; zero beyond the utterance."""
     return f"IfDefined({offset(node, frames)})"
 
 

@@ -48,18 +48,18 @@ from roundelay_speech.search.fst import Arcs, add_output_cost, write_arrays
 from roundelay_speech.trained import AcousticModel, load_model
 
 GLOBAL_FRAMES = 100_000
-"""Frames that the statistics of the average speaker are said to be of; only ratios count."""
+"""Number of frames written into the average speaker's statistics; only ratios count."""
 PLACES = {WORD_BEGIN: "begin", WORD_END: "end", INSIDE: "internal", SINGLE: "singleton"}
 FINAL, GLOBAL = "final.mdl", "global_cmvn.stats"
 VOSK_GRAPH_SCALE = 0.9
-"""By which vosk multiplies costs of the graph before it takes the best words of a lattice (src/recognizer.cc)."""
+"""Factor by which vosk multiplies the graph's costs before it takes the best words of a lattice (src/recognizer.cc)."""
 WHOLE = 1_000_000
-"""Frames a chunk, of networks that read whole utterances."""
+"""Frames of a chunk for networks that read whole utterances."""
 
 
 @dataclass(frozen=True)
 class ForKaldi:
-    """A model that was written."""
+    """The summary of a model that was written for Kaldi."""
 
     folder: Path  # of its files
     # states, pdfs: of the graph; columns of the network.
@@ -73,7 +73,8 @@ def export_kaldi(source: Path | str, out: Path | str) -> ForKaldi:
     """Write a packed model of tied states into the folder `out`, in Kaldi's terms.
 
     Raises:
-        UserError: not a packed model; its units, features or networks cannot be said so (names which, and why).
+        UserError: `source` is no packed model; Kaldi cannot express its units, features or networks (names which, and
+            why).
     """
     folder, out = Path(source), Path(out)
     refuse_ours(out)
@@ -129,7 +130,7 @@ def _refuse_units(model: AcousticModel, folder: Path) -> None:
 
 
 def _network(models: Sequence[AcousticModel], packed: PackedModel, folder: Path, scales: Sequence[Float64]) -> Network:
-    """Return all networks of a packed model as one, whose output is the weighted sum of theirs."""
+    """Combine all networks of a packed model into one, whose output is the weighted sum of theirs."""
     network = Network()
     network.takes(INPUT, len(scales[0]))
     outputs, reach = [], max(reach_of(model.module) for model in models)
@@ -145,7 +146,7 @@ def _network(models: Sequence[AcousticModel], packed: PackedModel, folder: Path,
 
 
 def save_model(path: Path, transitions: TransitionModel, network: Network, prior: Float64) -> None:
-    """Write a transition model, a network and log p(state), (S,): Kaldi's AmNnetSimple."""
+    """Write a model as Kaldi's AmNnetSimple: transition model, network, and log p(state), (S,)."""
     out = BinaryOutput()
     put_transition_model(out, transitions)
     network.put(out)
@@ -160,7 +161,7 @@ def save_model(path: Path, transitions: TransitionModel, network: Network, prior
 def _write_graph(
     out: Path, folder: Path, tree: DecisionTree, transitions: TransitionModel, search: PackedSearch
 ) -> int:
-    """Compile the graph of a packed model for transition-ids and write it; returns its states."""
+    """Compile the graph of a packed model for transition-ids, and write it; return the number of its states."""
     lexicon, model = read_lexicon(folder / LEXICON_FILE, tree.phones[SILENCE - 1]), read_arpa(folder / LM_FILE)
     graph = graph_of_states(lexicon, model, tree.tying(), GraphConfig(search.silence_probability))
     write_graph_folder(out, graph, with_transition_ids(graph, transitions, search.word_cost), tree.num_pdfs)
@@ -204,10 +205,10 @@ def _said(answer: bool) -> str:
 
 
 def filterbank_of(packed: PackedModel, folder: Path) -> Filterbank:
-    """Return the one filterbank that all networks of a packed model hear.
+    """Return the filterbank that is the only input of all networks of a packed model.
 
     Raises:
-        UserError: they hear something else.
+        UserError: a network has other inputs.
     """
     kinds = [one.features for one in packed.networks]
     parts = kinds[0].parts
@@ -218,7 +219,7 @@ def filterbank_of(packed: PackedModel, folder: Path) -> Filterbank:
 
 
 def frame_options(part: Filterbank, rate: int) -> dict[str, object]:
-    """Return options of compute-fbank-feats."""
+    """Return the options of compute-fbank-feats for a filterbank."""
     config = part.fbank
     return {
         "sample-frequency": rate,
@@ -236,13 +237,12 @@ def frame_options(part: Filterbank, rate: int) -> dict[str, object]:
 
 
 def option_lines(options: Mapping[str, object]) -> str:
-    """Return contents of a file of options."""
+    """Return the content of a file with these options."""
     return "".join(f"--{name}={value}\n" for name, value in options.items())
 
 
 def global_statistics(mean: Sequence[float], std: Sequence[float]) -> str:
-    """Return statistics of the average speaker as Kaldi has them: sums and number of frames, sums of squares and
-    nothing."""
+    """Return the average speaker's statistics in Kaldi's form: sums and number of frames, sums of squares and 0."""
     sums = GLOBAL_FRAMES * np.array(mean)
     squares = GLOBAL_FRAMES * (np.square(std) + np.square(mean))
     rows = [[*sums.tolist(), GLOBAL_FRAMES], [*squares.tolist(), 0]]
@@ -250,7 +250,7 @@ def global_statistics(mean: Sequence[float], std: Sequence[float]) -> str:
 
 
 def with_transition_ids(graph: GraphOfStates, model: TransitionModel, word_cost: float) -> Arcs:
-    """Return the graph with transition-ids for input labels, and the costs of words."""
+    """Return the arcs of the graph with transition-ids as input labels, and the costs of words."""
     first = dict(zip((told[:3] for told in model.tuples), model.first_ids.tolist(), strict=True))
     loop_of = np.array([0, *(first[state] for state in graph.states)])
     arcs = graph.arcs.arcs.copy()
@@ -274,6 +274,6 @@ def write_graph_folder(folder: Path, graph: GraphOfStates, arcs: Arcs, pdfs: int
 
 
 def _boundaries(phones: Sequence[str]) -> str:
-    """Return places in words of phones, a number and a place a line."""
+    """Return the content of the table of phones' positions in words: a number and a position a line."""
     places = ["nonword" if number == SILENCE else PLACES[phone[-2:]] for number, phone in enumerate(phones, 1)]
     return "".join(f"{number} {place}\n" for number, place in enumerate(places, 1))

@@ -46,7 +46,7 @@ def _aligned(corpus: Corpus, store: FeatureStore, alignment: Alignment) -> Itera
 
 
 def export_kaldi(corpus: Corpus, store: FeatureStore, alignment: Alignment, out: Path, progress: Progress) -> int:
-    """Write Kaldi's files into the folder `out`; returns the number of utterances.
+    """Write an alignment as Kaldi's files into the folder `out`; return the number of utterances.
 
     Raises:
         UserError: the alignment is of another corpus; the disk is full.
@@ -79,7 +79,7 @@ def export_kaldi(corpus: Corpus, store: FeatureStore, alignment: Alignment, out:
 
 
 def export_textgrids(corpus: Corpus, store: FeatureStore, alignment: Alignment, out: Path, progress: Progress) -> int:
-    """Write a TextGrid for every aligned utterance into the folder `out`; returns their number.
+    """Write a TextGrid for every aligned utterance into the folder `out`; return the number of utterances.
 
     A boundary lies halfway between the centres of the last frame before and the first frame behind it.
 

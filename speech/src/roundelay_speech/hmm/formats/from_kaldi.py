@@ -33,7 +33,7 @@ _NEVER = -1000.0  # log-likelihood of a pdf that is not the one given; further f
 
 @dataclass(frozen=True)
 class KaldiAlignment:
-    """Files of an alignment that Kaldi made."""
+    """The files of an alignment that Kaldi made."""
 
     # each with `ali.*.gz` (or any `ali.*`, packed or not, binary or text); the first also holds the models.
     folders: tuple[Path, ...] = ()
@@ -44,10 +44,10 @@ class KaldiAlignment:
     phones: Path | None = None
 
     def file(self, given: Path | None, name: str, option: str) -> Path:
-        """Return the file given, or the one of that name in the first folder.
+        """Return the file `given`, or the one called `name` in the first folder.
 
         Raises:
-            UserError: there is none.
+            UserError: there is no such file; names the `option`.
         """
         found = given or (self.folders[0] / name if self.folders else None)
         if found is None or not found.is_file():
@@ -58,7 +58,7 @@ class KaldiAlignment:
         """Return the files that hold the labels.
 
         Raises:
-            UserError: a folder has none.
+            UserError: a folder has no such file.
         """
         found = list(self.pdfs)
         for folder in () if self.pdfs else self.folders:
@@ -119,7 +119,7 @@ def _vectors(archives: Sequence[Path]) -> Iterator[tuple[str, npt.NDArray[np.int
 
 
 class _TransitionIds:
-    """Phones and states of transition-ids."""
+    """A reader of transition-ids: the phone and state of each."""
 
     def __init__(
         self,
@@ -154,7 +154,8 @@ class _TransitionIds:
 
 
 class _PdfReader:
-    """Phones and states of pdfs: the way through the words' pronunciations that has just these pdfs."""
+    """A reader of pdfs: phones and states follow from the way through the words' pronunciations that has just these
+    pdfs."""
 
     def __init__(self, imported: ImportedTying, corpus: Corpus) -> None:
         self._imported, self._lexicon, self._tying = imported, corpus.lexicon, imported.tree.tying()

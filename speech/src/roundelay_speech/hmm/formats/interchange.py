@@ -62,7 +62,7 @@ class ImportConfig:
 
 @dataclass(frozen=True, eq=False)
 class Foreign:
-    """An utterance's frames as labelled elsewhere; `pdfs` by our number, None where they are not known."""
+    """An utterance's labels from elsewhere; `pdfs` by our numbers, None if unknown."""
 
     phones: Phones
     states: States
@@ -118,7 +118,7 @@ def write_import(
 
 
 def _task(corpus: Corpus, store: FeatureStore, made_by: str, config: Mapping[str, Any]) -> Task:
-    """Return all utterances: alignments of others need not fit the lexicon's words."""
+    """Return the task with all utterances, since foreign alignments need not fit the lexicon's words."""
     plain = {key: list(value) if isinstance(value, tuple) else value for key, value in config.items()}
     task = Task.of(corpus, store, made_by, plain)
     spoken = {u.id: Spoken(u.id, tuple(u.words), *store.span(u.id)) for u in corpus.utterances}
@@ -126,7 +126,7 @@ def _task(corpus: Corpus, store: FeatureStore, made_by: str, config: Mapping[str
 
 
 def _fit(found: Foreign, frames: int, tolerance: int) -> Foreign | str:
-    """Return labels for just as many frames as there are."""
+    """Fit foreign labels to the number of `frames`; return them, or the reason why they do not fit."""
     own = len(found.phones)
     if own == frames:
         return found
@@ -137,7 +137,7 @@ def _fit(found: Foreign, frames: int, tolerance: int) -> Foreign | str:
 
 
 def _complain(task: Task, share: float) -> None:
-    """Raise unless the training split is there, and most of every split that the alignment covers."""
+    """Raise a UserError unless the alignment covers the training split, and enough of every split that it covers."""
     covered = {split: ids for split, ids in task.splits.items() if any(task.failed.get(name) != _OFF for name in ids)}
     failed = {name: task.failed[name] for ids in covered.values() for name in ids if name in task.failed}
     total = sum(len(ids) for ids in covered.values())

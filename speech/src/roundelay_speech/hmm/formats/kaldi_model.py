@@ -31,14 +31,14 @@ DEEPEST = 300  # maps inside each other; a tree grown from data has some 30
 
 @dataclass(frozen=True)
 class Answer:
-    """A leaf of the tree: its pdf."""
+    """A leaf of a tree: its pdf."""
 
     pdf: int
 
 
 @dataclass(frozen=True)
 class TableMap:
-    """The value of `key` is an index into `entries`; None where no event leads."""
+    """A node of a tree by a table: the value of `key` is an index into `entries`; None where no event leads."""
 
     key: int
     entries: "tuple[EventMap | None, ...]"
@@ -46,7 +46,7 @@ class TableMap:
 
 @dataclass(frozen=True)
 class Question:
-    """A node that asks whether the value of `key` is in `values`."""
+    """A node of a tree by a question: is the value of `key` in `values`?"""
 
     key: int
     values: frozenset[int]
@@ -59,7 +59,8 @@ EventMap = Answer | TableMap | Question
 
 @dataclass(frozen=True)
 class ContextDependency:
-    """A tree: windows of `width` phones, the one in question at place `centre`; 0 stands for no phone."""
+    """A tree over phones in context: windows of `width` phones, the one in question at place `centre`; 0 stands for no
+    phone."""
 
     width: int
     centre: int
@@ -78,7 +79,7 @@ class HmmState:
 
 @dataclass(frozen=True, eq=False)
 class TransitionModel:
-    """Topologies, and the table of transition-states."""
+    """A transition model: topologies, and the table of transition-states."""
 
     topology: Mapping[int, tuple[HmmState, ...]]  # states of each phone
     tuples: tuple[tuple[int, int, int, int], ...]  # (phone, state, pdf, pdf of the loop), sorted
@@ -86,7 +87,7 @@ class TransitionModel:
 
     @cached_property
     def transition_states(self) -> npt.NDArray[np.int64]:
-        """(ids + 1,): place in `tuples` of each transition-id; -1 for id 0, which is none."""
+        """Place in `tuples` of each transition-id, (ids + 1,); -1 for 0, which is no id."""
         sizes = [len(self.topology[phone][state].transitions) for phone, state, _, _ in self.tuples]
         return np.concatenate([[-1], np.repeat(np.arange(len(sizes)), sizes)]).astype(np.int64)
 
@@ -101,7 +102,7 @@ def read_tree(path: Path) -> ContextDependency:
     """Read a `tree` file.
 
     Raises:
-        UserError: not one, or cut short; names the byte.
+        UserError: the file is no tree, or is cut short; names the byte.
     """
     source = open_input(path)
     expect(source, "ContextDependency")
@@ -149,7 +150,7 @@ def read_transition_model(path: Path) -> TransitionModel:
     """Read the transition model at the beginning of a `final.mdl`.
 
     Raises:
-        UserError: not one, cut short, or its parts contradict each other; names the byte.
+        UserError: the file is no model, is cut short, or contradicts itself; names the byte.
     """
     source = open_input(path)
     expect(source, "<TransitionModel>")
@@ -202,7 +203,7 @@ def _topology(source: BinaryInput) -> dict[int, tuple[HmmState, ...]]:
 
 
 def _check_entry(source: BinaryInput, states: Sequence[HmmState]) -> None:
-    """Check the states: all but the last have transitions, to states that exist; the last has none."""
+    """Check the states of a topology: all but the last have transitions, to existing states; the last has none."""
     sound = (
         len(states) > 1
         and not states[-1].transitions

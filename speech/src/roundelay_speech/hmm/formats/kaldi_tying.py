@@ -44,7 +44,7 @@ _NO_PHONE = re.compile(r"<eps>|#\d+|#.*")
 
 @dataclass(frozen=True)
 class PhoneMap:
-    """Kaldi's phones and the lexicon's."""
+    """A map between Kaldi's phones and the lexicon's."""
 
     ours: Mapping[int, int]  # Kaldi's id -> ours; only phones that the lexicon has
     names: Mapping[int, str]  # Kaldi's id -> its name
@@ -57,7 +57,7 @@ def read_symbols(path: Path) -> dict[str, int]:
     """Read a `phones.txt`: a name and a number on every line.
 
     Raises:
-        UserError: missing, or a line is something else; names file and line.
+        UserError: the file is missing, or a line is something else; names file and line.
     """
     found: dict[str, int] = {}
     for number, line in enumerate(read_text(path, "Kaldi's phones.txt is needed").split("\n"), 1):
@@ -106,7 +106,7 @@ def match_phones(symbols: Mapping[str, int], phones: Sequence[str], where: str) 
 
 @dataclass(frozen=True, eq=False)
 class ImportedTying:
-    """A Kaldi tree as ours."""
+    """A tree of Kaldi's, converted to ours."""
 
     tree: DecisionTree
     pdfs: Mapping[int, int]  # Kaldi's pdf -> ours; several of Kaldi's may have become one
@@ -114,7 +114,7 @@ class ImportedTying:
 
 
 def our_state(state: int, count: int) -> int:
-    """Return our state for one of `count`: the first, the last, or in between."""
+    """Return our state for state `state` of `count`: the first, the last, or the one in between."""
     return 0 if state == 0 else STATES - 1 if state == count - 1 else min(state, STATES - 2)
 
 
@@ -125,16 +125,16 @@ def import_tying(
     names: Sequence[str],
     where: str,
 ) -> ImportedTying:
-    """Take a Kaldi tree apart.
+    """Convert a tree of Kaldi's to ours.
 
     Args:
-        topology: of Kaldi's phones; None: as many states as the tree has classes, each with its own.
+        topology: topology of Kaldi's phones; None: as many states as the tree has classes, each with its own.
         names: our phones.
         where: names the tree in messages.
 
     Raises:
         UserError: the tree looks further than one neighbour to each side, a phone has fewer than three states or a loop
-            with a pdf of its own, or positions in words are told apart that the lexicon does not know.
+            with a pdf of its own, or the tree distinguishes positions in words that the lexicon does not know.
     """
     context = {(1, 0): 1, (2, 1): 2, (3, 1): 3}.get((tree.width, tree.centre))
     if context is None:
@@ -160,7 +160,7 @@ def import_tying(
 def _classes(
     tree: ContextDependency, topology: Mapping[int, Sequence[HmmState]] | None, phone: int, name: str, where: str
 ) -> tuple[tuple[int, ...], ...]:
-    """Return the classes of each of our three states."""
+    """Return Kaldi's classes of states for each of our three states of a phone."""
     if topology is None:
         own = list(range(_number_of_classes(tree.to_pdf, tree.centre, phone)))
     elif phone not in topology:
@@ -185,7 +185,7 @@ def _classes(
 
 
 def _number_of_classes(node: EventMap | None, centre: int, phone: int) -> int:
-    """Return the number of classes of states a tree has for a phone: as many as its tables tell apart."""
+    """Return the number of classes of states that a tree's tables distinguish for a phone."""
     if isinstance(node, Question):
         if node.key == centre:
             return _number_of_classes(node.yes if phone in node.values else node.no, centre, phone)
@@ -204,14 +204,14 @@ _Plain = int | tuple[int, frozenset[int], "_Plain", "_Plain"]
 
 
 class _Apart:
-    """A tree being taken apart; remembers which pdfs had to become one."""
+    """A conversion of a tree under way, which notes the pdfs that had to become one."""
 
     def __init__(self, tree: ContextDependency, phones: PhoneMap, where: str) -> None:
         self._tree, self._phones, self._where = tree, phones, where
         self._become: dict[int, int] = {}
 
     def pdf(self, pdf: int) -> int:
-        """Return the pdf that stands for this one."""
+        """Return the pdf that `pdf` was merged into."""
         while pdf in self._become:
             pdf = self._become[pdf]
         return pdf
@@ -221,7 +221,7 @@ class _Apart:
         return bool(self._become)
 
     def merge(self, several: Sequence[_Plain]) -> _Plain:
-        """Return the answer that stands for several states: the one there is, or one pdf for all."""
+        """Merge the answers for several states: the common one, or one pdf for all."""
         if len(set(several)) == 1:
             return several[0]
         pdfs = []
@@ -237,7 +237,7 @@ class _Apart:
         return min(pdfs)
 
     def specialised(self, phone: int, pdf_class: int) -> _Plain:
-        """Return the questions that are left for a class of states of a phone."""
+        """Return the questions that remain in the tree for a class of states of a phone."""
         return self._special(self._tree.to_pdf, phone, pdf_class)
 
     def _special(self, node: EventMap | None, phone: int, pdf_class: int) -> _Plain:
@@ -268,7 +268,7 @@ class _Apart:
         return yes if yes == no else (side, asked, yes, no)
 
     def _table(self, node: TableMap, side: int, phone: int, pdf_class: int) -> _Plain:
-        """Return a table by neighbour as a row of questions; neighbours never seen go with the last."""
+        """Convert a table by neighbour to successive questions; neighbours never seen go with the last."""
         answers: dict[_Plain, set[int]] = {}
         for ours, own in enumerate([(0,), *self._phones.members]):
             entries = {
@@ -286,7 +286,7 @@ class _Apart:
         return last
 
     def _asked(self, values: frozenset[int]) -> frozenset[int]:
-        """Return our phones for Kaldi's."""
+        """Return our phones for a set of Kaldi's."""
         found = {EDGE} if 0 in values else set()
         for ours, own in enumerate(self._phones.members, 1):
             inside = [k for k in own if k in values]
@@ -312,7 +312,7 @@ def _assembled(
     names: Sequence[str],
     exact: bool,
 ) -> ImportedTying:
-    """Number the pdfs that are left, in Kaldi's order, and lay the trees out."""
+    """Number the remaining pdfs in Kaldi's order, and build our tree from the parts."""
     used: set[int] = set()
 
     def collect(plain: _Plain) -> None:
@@ -345,7 +345,8 @@ LOOP, ON = 0.75, 0.25  # probabilities of Kaldi's usual topology, before trainin
 
 
 def export_tree(tree: DecisionTree) -> ContextDependency:
-    """Return our tree with our ids: a table of phones, in it tables of states, in them the questions."""
+    """Convert our tree to Kaldi's form, with our ids: a table of phones, in it tables of states, in them the
+    questions."""
     centre = min(1, tree.context - 1)
     asked = {LEFT: 0, OWN: centre, RIGHT: 2}
 
@@ -360,8 +361,8 @@ def export_tree(tree: DecisionTree) -> ContextDependency:
 
 
 def export_transition_model(tree: DecisionTree) -> TransitionModel:
-    """Return the states of every phone from left to right; the triples are all that the tree can give, in Kaldi's
-    order."""
+    """Make the transition model of our tree: the states of every phone from left to right; all triples that the tree
+    can give, in Kaldi's order."""
     sizes = [len(roots) for roots in tree.roots]
     entries = {size: _entry(size) for size in set(sizes)}
     table = tree.tying().table
@@ -377,7 +378,7 @@ def export_transition_model(tree: DecisionTree) -> TransitionModel:
 
 
 def _entry(size: int) -> tuple[HmmState, ...]:
-    """Return the states of a phone of so many: each loops, or goes on to any that may follow it."""
+    """Return the topology of a phone with `size` states: each loops, or goes on to any that may follow it."""
     follow = [[after for before, after in transitions(size) if before == state] or [size] for state in range(size)]
     ways = [((state, LOOP), *((after, ON / len(on)) for after in on)) for state, on in enumerate(follow)]
     return (*(HmmState(state, state, way) for state, way in enumerate(ways)), HmmState(-1, -1, ()))
@@ -389,9 +390,9 @@ def transition_ids(
     states: npt.NDArray[np.int8],
     pdfs: npt.NDArray[np.int32],
 ) -> npt.NDArray[np.int32]:
-    """Return (T,) the transition-ids of an utterance's frames: a way out of a state at its first frame, then its loop,
-    which is the order that Kaldi's own alignments have (--reorder=true). Of several ways out it is the first, whichever
-    was taken."""
+    """Return the transition-ids (T,) of an utterance's frames: a way out of a state at its first frame, then its loop,
+    which is the order that Kaldi's own alignments have (--reorder=true). Of several ways out of a state, the first is
+    used."""
     place = {(phone, state, pdf): i for i, (phone, state, pdf, _) in enumerate(model.tuples)}
     keys = zip(phones.tolist(), states.tolist(), pdfs.tolist(), strict=True)
     first = model.first_ids[[place[key] for key in keys]]

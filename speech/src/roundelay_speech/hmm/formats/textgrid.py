@@ -50,7 +50,7 @@ class Interval:
 
 @dataclass(frozen=True)
 class Tier:
-    """Intervals one after the other, without gaps."""
+    """A tier of a TextGrid: successive intervals without gaps."""
 
     name: str
     intervals: tuple[Interval, ...]
@@ -58,7 +58,7 @@ class Tier:
 
 @dataclass(frozen=True)
 class TextGrid:
-    """All tiers; those of points are left out."""
+    """A TextGrid: its tiers of intervals, without those of points."""
 
     start: float
     end: float
@@ -66,7 +66,7 @@ class TextGrid:
 
 
 class _Values:
-    """The free values of a file, one after the other."""
+    """A reader of the free values of a TextGrid, one after the other."""
 
     def __init__(self, path: Path, text: str) -> None:
         self._path = path
@@ -127,7 +127,7 @@ def read_textgrid(path: Path) -> TextGrid:
     """Read a TextGrid, long or short, UTF-8 or UTF-16.
 
     Raises:
-        UserError: not one, cut short, or intervals that overlap or leave gaps; names the line.
+        UserError: the file is no TextGrid or cut short, or intervals overlap or leave gaps; names the line.
     """
     try:
         data = path.read_bytes()
@@ -176,12 +176,12 @@ def _intervals(path: Path, values: _Values, size: int) -> tuple[Interval, ...]:
 
 
 def write_textgrid(path: Path, grid: TextGrid) -> None:
-    """Write the long form, times to the nanosecond."""
+    """Write a TextGrid in the long form, times to the nanosecond."""
     write_text(path, textgrid_text(grid))
 
 
 def textgrid_text(grid: TextGrid) -> str:
-    """Return the long form, times to the nanosecond."""
+    """Return a TextGrid as text in the long form, times to the nanosecond."""
     lines = ['File type = "ooTextFile"', 'Object class = "TextGrid"', ""]
     lines += [
         f"xmin = {_seconds(grid.start)}",
@@ -210,7 +210,7 @@ def _quoted(text: str) -> str:
 
 
 def without_gaps(intervals: Sequence[Interval], start: float, end: float) -> list[Interval]:
-    """Cut to `start` and `end`, with empty intervals where there are none."""
+    """Cut intervals to `start` and `end`, and fill gaps with empty ones."""
     inside = [
         Interval(max(i.start, start), min(i.end, end), i.text) for i in intervals if i.end > start and i.start < end
     ]
@@ -262,14 +262,15 @@ def import_textgrids(
 
 
 def phone_tier(grid: TextGrid, speaker: str) -> Tier | None:
-    """Return the tier of the phones: `phones`, or that of the speaker (`SPEAKER - phones`) where there are several."""
+    """Return the tier of phones: `phones`, or the speaker's own (`SPEAKER - phones`) if there are several; None if
+    there is none."""
     own = [tier for tier in grid.tiers if tier.name.lower() == "phones" or tier.name.lower().endswith("- phones")]
     named = [tier for tier in own if tier.name.lower() == f"{speaker} - phones".lower()]
     return named[0] if named else own[0] if len(own) == 1 else None
 
 
 def phone_id(label: str, lexicon: Lexicon) -> int | None:
-    """Return the id of a phone by its name: as it is, without its position in the word, without its stress; None:
+    """Return the id of a phone by its name, unchanged or without its position in the word or its stress; None if
     unknown."""
     if label.lower() in _SILENCES:
         return SILENCE
@@ -309,8 +310,8 @@ def _from_grid(
 
 
 def at_least(bounds: Sequence[int], least: int) -> list[int] | None:
-    """Return ends of intervals moved as little as needed for each to have `least` frames; None: there are not
-    enough."""
+    """Move the ends of intervals as little as needed for each to have `least` frames; return None if there are too few
+    frames."""
     total = bounds[-1]
     if total < least * len(bounds):
         return None
@@ -324,7 +325,7 @@ def at_least(bounds: Sequence[int], least: int) -> list[int] | None:
 
 
 def _with_states(phones: Sequence[int], sizes: npt.NDArray[np.int64], shares: Sequence[float]) -> Foreign:
-    """Return each phone cut into its states by their shares, each of at least a frame."""
+    """Cut each phone into its states by their shares, each of at least a frame."""
     upto = np.cumsum(shares) / sum(shares)
     states = []
     for size in sizes.tolist():

@@ -115,6 +115,7 @@ class SessionRequest:
             agreed="script",
             on_gpus=self.on_gpus,
             silence=self.options.silence,
+            session=self.number,
         )
 
     @property

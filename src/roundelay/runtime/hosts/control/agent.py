@@ -234,7 +234,6 @@ class _TrainingAgent(HostAgent):
                 case messages.PartOrder():
                     self._train(order)
                 case messages.Give():
-                    self._local.links.end_part()
                     self._give(order)
                     self._send(messages.Replied(bulk.integers(self._arena, self._place.ranks)))
                 case messages.Load():
@@ -246,6 +245,7 @@ class _TrainingAgent(HostAgent):
     def _train(self, order: messages.PartOrder) -> None:
         """Train a part of a segment; afterwards tell the coordinator how it went."""
         plan = dataclasses.replace(SegmentPlan.from_json(order.plan), last_round=order.last_round)
+        self._local.links.end_part()  # not before: another host might have needed the last mean of this one
         self._part = order.part
         if order.segment != self._segment:
             self._segment = order.segment

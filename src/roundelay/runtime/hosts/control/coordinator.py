@@ -13,7 +13,7 @@ Legend: P parameters, L learners.
 
 import time
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from pathlib import Path
 from types import TracebackType
 
@@ -58,12 +58,6 @@ SUSPENDED_SECONDS = 1.0
 """The time between two looks counts for no more: a process that was suspended has not idled."""
 
 
-@dataclass
-class _Standstill:
-    done: int
-    seconds: float = 0.0
-
-
 class HostProgress:
     """Seconds that each host has been busy without getting anything done: a heartbeat says that a host lives, only
     settled leases say that it moves.
@@ -75,7 +69,7 @@ class HostProgress:
     def __init__(self, patience: float) -> None:
         self._patience = patience
         self._looked: float | None = None
-        self._still: dict[int, _Standstill] = {}
+        self._still: dict[int, tuple[int, float]] = {}  # by host, how much it had done, and seconds since then
 
     def look(self, now: float, done: Mapping[int, int]) -> list[int]:
         """Return hosts that have stood still for too long.
@@ -87,14 +81,11 @@ class HostProgress:
         """
         passed = 0.0 if self._looked is None else min(max(0.0, now - self._looked), SUSPENDED_SECONDS)
         self._looked = now
-        self._still = {host: still for host, still in self._still.items() if host in done}
+        before, self._still = self._still, {}
         for host, amount in done.items():
-            still = self._still.get(host)
-            if still is None or still.done != amount:
-                self._still[host] = _Standstill(amount)
-            else:
-                still.seconds += passed
-        return sorted(host for host, still in self._still.items() if still.seconds > self._patience)
+            had, seconds = before.get(host, (None, 0.0))
+            self._still[host] = amount, seconds + passed if had == amount else 0.0
+        return sorted(host for host, (_, seconds) in self._still.items() if seconds > self._patience)
 
 
 def standstill(hosts: Mapping[int, Sequence[int]], seconds: float) -> TimeoutError:
@@ -232,8 +223,6 @@ class MultiHostRuntime(Runtime):
         try:
             self._lead(plan, look, living)
             self._wait_for_others(plan, look)
-            if self._synchronous:  # all have their last mean: until now one host might have had to give it to another
-                self._hosts.ask(messages.Give((), (), {}), "that its means have ended")
         except TimeoutError as error:
             raise TimeoutError(f"{error}\n{self.who_waits()}\n") from error
         finally:

@@ -110,10 +110,14 @@ class StartWait:
     ) -> None:
         self._rank, self._seconds, self._stop = rank, seconds, stop
         self._due = math.inf if told else time.monotonic() + NOTICE_SECONDS
+        self._refused = told
 
-    def look(self, what: str) -> None:
-        """Tell the user, if it is time."""
+    def look(self, what: str, refused: str = "") -> None:
+        """Tell the user, if it is time, and at once why a first connection was `refused`."""
         self._stop()
+        if refused and not self._refused:
+            self._refused = True
+            sys.stderr.write(f"roundelay: rank {self._rank} has refused a connection: {refused}\n")
         if time.monotonic() >= self._due:
             self._due = math.inf
             sys.stderr.write(f"roundelay: rank {self._rank} waits for {what}, {self._seconds:g} s at most\n")

@@ -37,6 +37,7 @@ class PeerLinks:
         largest: bytes of a vector.
         mixes: is there to be a link to every other host?
         encrypts: is the traffic on the links encrypted?
+        session: its number: links of an earlier one, at the same router, may come late.
     """
 
     def __init__(
@@ -48,8 +49,9 @@ class PeerLinks:
         largest: int,
         mixes: bool = True,
         encrypts: bool = True,
+        session: int = 0,
     ) -> None:
-        self.hosts, self.host, self._patience, self.mixes = hosts, host, 2 * patience, mixes
+        self.hosts, self.host, self._patience, self.mixes, self._session = hosts, host, 2 * patience, mixes, session
         self._largest, self._encrypts = largest, encrypts
         self.mix_links: dict[int, Link] = {}
         """By host: all others, or none."""
@@ -71,8 +73,9 @@ class PeerLinks:
         hello, later = PeerHello.of(link), range(self.host + 1, len(self.hosts))
         others = {*range(len(self.hosts))} - {self.host} if self.mixes else ()
         in_chain = later[:1] if hello.number == ALL_HOSTS else later
-        if hello.host not in (others if hello.what == MIX else in_chain):
-            link.blame(f"comes for {hello.what!r} as host {hello.host}, which is not expected here")
+        if hello.host not in (others if hello.what == MIX else in_chain) or hello.session != self._session:
+            what = f"{hello.what!r} of session {hello.session} as host {hello.host}"
+            link.blame(f"comes for {what}, which is not expected here")
             return
         self._place(hello, hello.host, link)
         if hello.what == MIX:
@@ -105,11 +108,11 @@ class PeerLinks:
         self.addresses = (again and self.addresses) or addresses
         for host in range(len(addresses) if again else self.host * self.mixes):
             if self.addresses[host] == addresses[host]:
-                self._reach(PeerHello(MIX, self.host), host, DIAL_SECONDS if again else seconds)
+                self._reach(MIX, ALL_HOSTS, host, DIAL_SECONDS if again else seconds)
         if again:
             return
         if self.host:
-            self._reach(PeerHello(CHAIN, self.host), self.host - 1, seconds)
+            self._reach(CHAIN, ALL_HOSTS, self.host - 1, seconds)
         later = {*range(self.host + 1, len(addresses))}
 
         def missing() -> list[int]:
@@ -119,13 +122,16 @@ class PeerLinks:
         if not until(lambda: not missing(), seconds):
             raise TimeoutError(f"host {self.host} has waited {seconds:.0f} s for links from hosts {missing()}")
 
-    def _reach(self, hello: PeerHello, host: int, each: float, check: Callable[[], None] = lambda: None) -> Link | None:
+    def _reach(
+        self, role: str, number: ChainNumber, host: int, each: float, check: Callable[[], None] = lambda: None
+    ) -> Link | None:
         """Return a link to a host, in its place; None: it is lost meanwhile. `check` is called before each attempt,
         which takes at most `each` seconds.
 
         Raises:
             LinkError: it lives, and does not answer; and the errors of `check`.
         """
+        hello = PeerHello(role, self.host, number, self._session)
         address, deadline = self.addresses[host], wall_clock() + self._seconds
         link: Link | None = None  # one that is slow to get its place is waited for: another might get it before
         while address[1] and self.addresses[host] == address:
@@ -163,7 +169,7 @@ class PeerLinks:
         """
         before: Link | None = None
         if ends.before is not None:
-            before = self._reach(PeerHello(CHAIN, self.host, ends.number), ends.before, DIAL_SECONDS, ends.check)
+            before = self._reach(CHAIN, ends.number, ends.before, DIAL_SECONDS, ends.check)
             if before is None:
                 raise LinkError(f"host {ends.before} is lost")
 
@@ -217,8 +223,9 @@ class HostLinks:
         """Settle, when all have come: this is number `host` of `hosts`, which have these learners."""
         self.endpoint.settle(host, hosts)
         if self._synchronous:
-            patience, largest = self._terms.host_patience, 4 * parameters
-            self._peers = PeerLinks(self._router, hosts, host, patience, largest, self._all_to_all, self._terms.encrypt)
+            terms, largest = self._terms, 4 * parameters
+            own = terms.host_patience, largest, self._all_to_all, terms.encrypt, terms.session
+            self._peers = PeerLinks(self._router, hosts, host, *own)
 
     def meet(self, addresses: Sequence[Address], again: bool = False) -> None:
         """Connect to all other hosts, under a synchronous strategy; `again`: they have met, and this one was lost.

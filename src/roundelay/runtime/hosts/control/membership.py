@@ -141,7 +141,8 @@ class HostMembership:
                 self._begun = True
             slow = [rank for remote in self.all() if remote.standing != "in" for rank in remote.ranks]
             what = f"to come to {where[0]}:{where[1]}" if missing else "to be built"
-            lasts.look(f"learners {', '.join(map(str, missing or slow))} {what}")
+            why = "".join([*self._listener.rejected.reasons][:1])
+            lasts.look(f"learners {', '.join(map(str, missing or slow))} {what}", why)
             if self._begun:
                 self.attend()
             if wall_clock() > deadline:

@@ -206,8 +206,8 @@ class Stop(Message):
 
 
 class Give(Message):
-    """The part of a segment is over, means too, and vectors of these names and learners are to be sent, but for those
-    that are `laid_out` already, by name and digest. Attached learners send the bytes that they show, too."""
+    """Vectors of these names and learners are to be sent, but for those that are `laid_out` already, by name and
+    digest. Attached learners send the bytes that they show, too."""
 
     names: tuple[str, ...]
     rows: tuple[Rank, ...]

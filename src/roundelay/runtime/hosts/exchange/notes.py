@@ -15,7 +15,7 @@ from roundelay.core.errors import UserError
 from roundelay.runtime.hosts.exchange.messages import ExchangeTerms
 from roundelay.runtime.messages import InvalidMessage, plain, read
 from roundelay.runtime.rows import Row
-from roundelay.runtime.trace import Kind, TraceWriter, read_array
+from roundelay.runtime.trace import Kind, TraceWriter, has_events, read_array
 
 
 class ExchangeNotes:
@@ -58,7 +58,7 @@ class RecordedExchanges(ExchangeNotes):
         folder.mkdir(parents=True, exist_ok=True)
 
     def so_far(self, rank: int) -> tuple[int, int]:
-        if self._new or not (self._folder / f"rank-{rank}.bin").exists():
+        if self._new or not has_events(self._folder, rank):
             return 0, 0
         asked, of_row = read_array(self._folder, rank), read_array(self._folder, rank, carried=True)
         requests = asked["mine"][asked["kind"] == Kind.ASKED]

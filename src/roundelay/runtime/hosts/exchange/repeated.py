@@ -61,11 +61,16 @@ class RepeatedExchanges(HostExchanges):
         return exchange in self._visited if row == exchange[0] else (event.peer, *exchange) in self._sent
 
     def do(self, row: Row, event: TraceEvent) -> None:
-        """Do an event to a row, without locks.
+        """Do an event to a row, without locks; to a copy of one on a device, as hosts do.
 
         Raises:
             ValueError: the row is at another version.
         """
+        if (here := row.vector.cpu()) is not row.vector:
+            self.do(row.at(here), event)
+            if event.kind is Kind.TAKEN:
+                row.vector.copy_(here)
+            return
         if row.version != event.mine:
             raise ValueError(f"row {row.rank} is at version {row.version}; recorded: {event}")
         exchange = exchange_of(row.rank, event)

@@ -10,7 +10,7 @@ all its own learners are dead it says so all the same, and takes no part. With C
 
 A host that waits for one of these ends its wait when the communicator is broken, a member is lost, or the part is over.
 Where the leader itself is lost, the others wait for one that leads in its place (control/succession.py), and come to
-that. It may have begun this part later than they, so they come to it again and again.
+that. It may begin this part later than they: what comes before waits for that (base.py).
 
 There is one communicator a part of a segment, made at the first mean. When a host is lost, or the communicator fails,
 it is given up, and the hosts that are left make another and repeat the mean under way without the lost host. Some may
@@ -42,8 +42,6 @@ from roundelay.runtime.hosts.transport.wire import Link, LinkError
 from roundelay.runtime.messages import InvalidMessage
 from roundelay.runtime.procs.coordination.means import MemberLost
 
-READY_AGAIN_SECONDS = 1.0
-"""Interval at which a host that is ready says so again."""
 CALL_SECONDS = 1e-3
 """Longest pause between two looks whether a call of a library is through, which rings no bell."""
 
@@ -78,7 +76,6 @@ class CommunicatorAgreement:
         self._changed = threading.Condition()
         self._lost: set[int] = set()  # hosts whose links are gone
         self._come: dict[int, ReadyForMeans] = {}  # to this host, if it leads: hosts ready for the next one
-        self._answered: dict[int, int] = {}  # by host, the number of the last communicator this one has made with it
         self._coming: tuple[int, ReadyForMeans] | None = None  # said to a leader that has not answered
         self._terms = CommunicatorTerms(0, (), ())  # the newest
         self._broken = 0  # number of the newest that is of no more use
@@ -103,8 +100,7 @@ class CommunicatorAgreement:
         with self._changed:
             match message:
                 case ReadyForMeans():
-                    if message.newest >= self._answered.get(host, 0):  # else it was said again before it was answered
-                        self._come[host] = message
+                    self._come[host] = message
                 case CommunicatorMade() if host != self._leader():
                     return True  # the last words of one that led
                 case CommunicatorMade(terms=terms):
@@ -177,7 +173,7 @@ class CommunicatorAgreement:
             PartOver.
         """
         deadline = time.monotonic() + self._seconds
-        while (terms := self.come(progress)) is None:
+        while (terms := self.come(progress, deadline)) is None:
             if not self.lives:
                 raise CommunicatorBroken(f"all learners of host {self._host} are dead")
             if time.monotonic() > deadline:
@@ -186,18 +182,23 @@ class CommunicatorAgreement:
                 raise TimeoutError(f"host {self._host} has waited {self._seconds:g} s for {whom}")
         return terms
 
-    def come(self, progress: MeansDone) -> CommunicatorTerms | None:
-        """Come to the next communicator, and return it if it is made within a while. The host that leads makes it once
-        all others have come; one without learners that live is in none.
+    def come(self, progress: MeansDone, deadline: float) -> CommunicatorTerms | None:
+        """Come to the next communicator, and return it, once it is made; None: it is not by that time, or another host
+        leads now. The host that leads makes it when all others have come; one without learners that live is in none.
 
         Raises:
             LinkError: the host that leads does without this one.
             PartOver.
         """
-        if (leader := self._leader()) == self._host:
-            made = self._make(progress)
+        leader, lived = self._leader(), self.lives
+
+        def over() -> bool:
+            return self._leader() != leader or self.lives != lived or time.monotonic() > deadline
+
+        if leader == self._host:
+            made = self._make(progress, over)
         else:
-            made = self.lives and self._await_terms(leader, progress)
+            made = lived and self._await_terms(leader, progress, over)
         return self._terms if made and self._host in self._terms.members else None
 
     @property
@@ -212,39 +213,33 @@ class CommunicatorAgreement:
             heard = [number for number, _ in (*self._weights, *self._keys)]
             return ReadyForMeans(self._part.number, progress, max(self._terms.number, self._broken, *heard, 0))
 
-    def _make(self, progress: MeansDone) -> bool:
-        """Make the next communicator once all others are ready for one; False: they were not within a while."""
-        again = time.monotonic() + READY_AGAIN_SECONDS
+    def _make(self, progress: MeansDone, over: Callable[[], bool]) -> bool:
+        """Make the next communicator once all others are ready for one; False: they were not before it is `over`."""
 
         def due() -> bool:
             ready = {*self._links} <= {*self._come, *self._gone([*self._links])}
             return ready and (bool(self._come) or self.lives)
 
         with self._changed:
-            self._wait(lambda: due() or time.monotonic() > again, self._part.check, "", None)
+            self._wait(lambda: due() or over(), self._part.check, "", None)
             if not due():
                 return False
             came, self._come = self._come | {self._host: self._ready(progress)}, {}
             members = tuple(host for host in sorted(came) if not self._gone([host]))
             number = 1 + max(one.newest for one in came.values())
             self._terms = terms = CommunicatorTerms(number, members, tuple(came[host].progress for host in members))
-            self._answered.update(dict.fromkeys(members, number))
         self._tell([*self._links], CommunicatorMade(self._part.number, terms))
         return True
 
-    def _await_terms(self, leader: int, progress: MeansDone) -> bool:
-        """Say that this host is ready for the next communicator, and wait for it; False: none was made within a
-        while."""
+    def _await_terms(self, leader: int, progress: MeansDone, over: Callable[[], bool]) -> bool:
+        """Say that this host is ready for the next communicator, if it has not yet, and wait for that; False: none was
+        made before it is `over`."""
         if self._coming is None or self._coming[0] != leader:
             self._coming = leader, self._ready(progress)
-        ready, again = self._coming[1], time.monotonic() + READY_AGAIN_SECONDS
-        self._tell([leader], ready)
-
-        def answered() -> bool:
-            return self._terms.number > ready.newest or self._leader() != leader or time.monotonic() > again
-
+            self._tell([leader], self._coming[1])
+        ready = self._coming[1]
         with self._changed:
-            self._wait(answered, self._part.check, "", None)
+            self._wait(lambda: self._terms.number > ready.newest or over(), self._part.check, "", None)
             if self._terms.number <= ready.newest:
                 return False
             self._coming = None
@@ -328,7 +323,7 @@ class AgreedTransport(MeanTransport, Generic[C]):
         self._agreement, self._way, self._seconds = agreement, way, seconds
         self._communicator: C | None = None
         self._progress = MeansDone()
-        self._last: LocalMean  # to which learners here have come, once they have to one
+        self._last: LocalMean | None = None  # to which learners here have come
 
     def heard(self, host: int, message: OfPart) -> bool:
         return self._agreement.heard(host, message)
@@ -347,8 +342,9 @@ class AgreedTransport(MeanTransport, Generic[C]):
                 self._agreement.check(self._communicator.terms)
                 return
             needed = self._progress.done or not self._agreement.lives
-            if needed and (terms := self._agreement.come(self._progress)) is not None:
-                self._renew(terms, self._last)
+            soon = time.monotonic() + LISTEN_SECONDS
+            if needed and (terms := self._agreement.come(self._progress, soon)) is not None:
+                self._renew(terms)
         except CommunicatorBroken:
             self._give_up()
 
@@ -357,7 +353,7 @@ class AgreedTransport(MeanTransport, Generic[C]):
         while self._progress.done < mean.number:
             try:
                 if self._communicator is None:
-                    self._renew(self._agreement.agree(self._progress), mean)
+                    self._renew(self._agreement.agree(self._progress))
                 else:
                     self._sum(self._communicator, mean)
                     self._communicator.idle = True
@@ -368,12 +364,12 @@ class AgreedTransport(MeanTransport, Generic[C]):
                 if time.monotonic() > deadline:
                     raise LinkError(f"means by {self._way} have ended: {broken}") from broken
                 if self._progress.done < mean.number:
-                    mean = mean.share.next(mean.number)  # perhaps without a learner that has died
+                    mean = self._last = mean.share.next(mean.number)  # perhaps without a learner that has died
 
-    def _renew(self, terms: CommunicatorTerms, mean: LocalMean) -> None:
+    def _renew(self, terms: CommunicatorTerms) -> None:
         """Begin with another communicator; all members come to have the newest mean that one has complete."""
         self._communicator = communicator = self._connect(terms)
-        self._catch_up(communicator, mean)
+        self._catch_up(communicator)
         communicator.idle = True
 
     def _give_up(self) -> None:
@@ -400,14 +396,14 @@ class AgreedTransport(MeanTransport, Generic[C]):
             CommunicatorBroken, LinkError, TimeoutError, PartOver.
         """
 
-    def _catch_up(self, communicator: C, mean: LocalMean) -> None:
+    def _catch_up(self, communicator: C) -> None:
         """Give a mean that some hosts have complete, and others not, to these."""
         progress = communicator.terms.progress
         newest = max(progress, key=lambda one: one.done)
-        if any(one.done != newest.done for one in progress):
-            self._pass_on(communicator, mean, progress.index(newest))
+        if self._last is not None and any(one.done != newest.done for one in progress):
+            self._pass_on(communicator, self._last, progress.index(newest))
             if self._progress.done < newest.done:
-                self._complete(mean, newest.total)
+                self._complete(self._last, newest.total)
 
     @abstractmethod
     def _pass_on(self, communicator: C, mean: LocalMean, source: int) -> None:

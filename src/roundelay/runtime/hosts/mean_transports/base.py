@@ -91,7 +91,8 @@ class MeansPart:
         """Return the next message of this part. The rest of an earlier part is passed over.
 
         Raises:
-            PartOver, LinkError.
+            PartOver: also where the other end has begun a later one, whose first message is left for that.
+            LinkError.
         """
         while True:
             try:
@@ -99,8 +100,12 @@ class MeansPart:
             except LinkTimeout:
                 self.check()
                 continue
-            if isinstance(message, OfPart) and message.part == self.number:
+            assert isinstance(message, OfPart)
+            if message.part == self.number:
                 return message
+            if message.part > self.number:
+                link.unread(message)
+                raise PartOver
 
 
 def as_bytes(vector: Tensor) -> Any:

@@ -225,7 +225,7 @@ def introduce(hear: Hear, say: Say, secret: bytes, encrypts: bool) -> Keys:
     if verdict == OTHER_MODE or mode != encrypts:
         raise Refused(_other_mode(encrypts))
     if verdict == UNPROVED:
-        raise Refused("takes us for a stranger: is the run's secret the same there?")
+        raise Refused("takes us for a stranger: the run's secret is another one there")
     if verdict != WELCOME or not hmac.compare_digest(_prove(secret, "listener", greeting + answer), found):
         raise Refused("does not know the run's secret")
     return Keys("connector", secret, theirs + ours, encrypts, greeting + answer)

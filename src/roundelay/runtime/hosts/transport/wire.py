@@ -172,6 +172,7 @@ class Link(Stream):
         self._sending = threading.Lock()
         self._out: Sealer
         self._in: Sealer
+        self._unread: Message | None = None
         self.largest = largest
         """Bytes of a payload, either way: this link's purpose needs no more."""
         self.hello: dict[str, Any] = {}
@@ -333,11 +334,18 @@ class Link(Stream):
         Raises:
             LinkTimeout, LinkClosed, BadFrame: also where it is none of `dialect`.
         """
+        if (unread := self._unread) is not None:
+            self._unread = None
+            return unread
         frame = self.receive(timeout, into)
         try:
             return dialect.read(frame)
         except InvalidMessage as error:
             raise self.blame(f"says what is no message of ours: {error}") from error
+
+    def unread(self, message: Message) -> None:
+        """Let a message that was heard, and has no payload, be the next that is heard."""
+        self._unread = message
 
     def send(self, kind: str, header: dict[str, Any], payload: Sequence[Any] = ()) -> None:
         """Send one frame; `payload` is the bytes of these buffers, one after the other, as they are while they are

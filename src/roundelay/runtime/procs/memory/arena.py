@@ -196,7 +196,11 @@ class ArenaMemory:
     def __init__(self, descriptor: int, layout: Layout) -> None:
         check_file(descriptor, layout)
         self.layout = layout
-        self._map = mmap.mmap(descriptor, layout.total_bytes)
+        own = os.open(f"/proc/self/fd/{descriptor}", os.O_RDWR | os.O_CLOEXEC)
+        try:  # a map keeps a copy of its descriptor: of that of locks it would keep locks that a forked child gives up
+            self._map = mmap.mmap(own, layout.total_bytes)
+        finally:
+            os.close(own)
         self._opened: dict[int, Tensor] = {}  # vectors by index: each mean asks for those of all its learners
         arrays: dict[type[View], dict[str, Any]] = {}
         offset = 0
