@@ -13,7 +13,7 @@ from roundelay_speech.decode.graphs.graph import Graph, GraphConfig
 from roundelay_speech.decode.graphs.hmm import build_graph
 from roundelay_speech.decode.search import decode
 from roundelay_speech.hmm.topology import EDGE, SILENCE, STATES, Tying
-from roundelay_speech.ngrams.estimate import estimate
+from roundelay_speech.ngrams.estimate import Estimator, estimate
 from roundelay_speech.ngrams.ngram import BEGIN, END, Arpa
 from support.toy_speech import LEXICON, frames_of, loglikes_of, phones_of, sentences, tying
 
@@ -24,7 +24,7 @@ CONFIG = GraphConfig(silence_probability=0.4, word_cost=0.3)
 
 @pytest.fixture(scope="module", params=[1, 2, 3], ids=["monophone", "biphone", "triphone"])
 def language(request: pytest.FixtureRequest) -> tuple[Graph, Arpa, Tying]:
-    model = estimate(sentences(stream(0, "text"), 200), LEXICON.words, order=2 if request.param == 2 else 3)
+    model = estimate(sentences(stream(0, "text"), 200), LEXICON.words, Estimator(2 if request.param == 2 else 3))
     tied = tying(request.param)
     return build_graph(LEXICON, model, tied, CONFIG), model, tied
 

@@ -19,7 +19,7 @@ from roundelay_speech.decode.graphs.transducers import BACKOFF, Symbols, lexicon
 from roundelay_speech.decode.lm.arpa_file import write_arpa
 from roundelay_speech.decode.search import decode
 from roundelay_speech.hmm.topology import SILENCE, PhoneState, Tying, transitions
-from roundelay_speech.ngrams.estimate import Estimator, estimate_with
+from roundelay_speech.ngrams.estimate import Estimator, estimate
 from roundelay_speech.ngrams.ngram import BEGIN, END, Arpa
 from roundelay_speech.search.fst import Fst, add_self_loops, from_arrays, map_input, to_arrays
 from support.toy_speech import LEXICON, loglikes_of, sentences, tying
@@ -132,7 +132,7 @@ def word_row(fst: Fst, ids: list[int], backoff: int) -> float:
 
 @pytest.mark.parametrize("how", MODELS, ids=str)
 def test_word_strings_cost_what_kaldi_says(how: Estimator, tmp_path: Path) -> None:
-    model = estimate_with(how, TEXT, LEXICON.words)
+    model = estimate(TEXT, LEXICON.words, how)
     symbols, _ = lexicon_transducer(LEXICON, LEXICON.phones, 0.5)
     theirs, ids = kaldi_grammar(model, symbols, tmp_path), symbols.word_ids
     labels = np.array([ids[word] if word in LEXICON else 0 for word in model.words])
@@ -153,7 +153,7 @@ def test_word_strings_cost_what_kaldi_says(how: Estimator, tmp_path: Path) -> No
 @pytest.mark.parametrize("how", MODELS[1:], ids=str)
 @pytest.mark.parametrize("longer", [False, True], ids=["", "longer-silence"])
 def test_same_words_at_the_same_cost(how: Estimator, context: int, longer: bool, tmp_path: Path) -> None:
-    model = estimate_with(how, TEXT, LEXICON.words)
+    model = estimate(TEXT, LEXICON.words, how)
     tied = longer_silence(tying(context)) if longer else tying(context)
     ours, theirs = build_graph(LEXICON, model, tied, GraphConfig()), kaldi_graph(model, tied, tmp_path)
     for i in range(15):

@@ -3,7 +3,7 @@
 import pytest
 
 from roundelay_speech.lexicon.lexicon import read_lexicon
-from roundelay_speech.ngrams.estimate import estimate
+from roundelay_speech.ngrams.estimate import Estimator, estimate
 from support.corpora import an4
 
 
@@ -13,5 +13,5 @@ def test_perplexity(order: int, perplexity: float) -> None:
     train, test = (
         [line.split()[1:] for line in (corpus / split / "text").read_text().splitlines()] for split in ("train", "test")
     )
-    model = estimate(train, read_lexicon(corpus / "lang" / "an4.dic").words, order)
+    model = estimate(train, read_lexicon(corpus / "lang" / "an4.dic").words, Estimator(order))
     assert model.perplexity(test) == pytest.approx(perplexity, abs=0.05)

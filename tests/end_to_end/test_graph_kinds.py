@@ -69,7 +69,7 @@ def test_two_passes_find_what_one_finds(exp: Path, tmp_path: Path, capsys: pytes
     """A bigram: as the grammar of the graph, and as the model that a unigram's lattices are rescored with, given in a
     file or made of the texts of the unigram."""
     corpus = load_corpus(Path("data"))
-    bigram = estimate([text.split() for text in corpus.transcripts("train")], corpus.lexicon.words, 2)
+    bigram = estimate([text.split() for text in corpus.transcripts("train")], corpus.lexicon.words)
     write_arpa(tmp_path / "bigram.arpa.gz", bigram)
     columns = ["<blk>", *Alignment.load(Path("alignment")).tying.phones[1:]]
     write_scores(tmp_path / "scores.ark", columns, WORDS.__getitem__)

@@ -126,7 +126,7 @@ def test_a_string_with_favoured_words_costs_less_by_the_bonus_of_each(graph: Gra
 
 def test_a_second_pass_keeps_the_bonus(graph: Graph) -> None:
     """It changes what the grammar charges, and nothing else."""
-    models = [estimate(sentences(stream(0, "text"), 50), LEXICON.words), estimate(SAID, LEXICON.words, 2)]
+    models = [estimate(sentences(stream(0, "text"), 50), LEXICON.words), estimate(SAID, LEXICON.words)]
     rescorer = Rescorer(graph.words, *map(PathScorer, models))
     run, said = decoder_here(graph, None, rescorer), [("u", noisy("u", ["GO", "TO", "NO"]))]
     wide = replace(LISTED, lattice_beam=20.0)

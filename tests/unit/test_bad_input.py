@@ -28,7 +28,7 @@ from roundelay_speech.hmm.formats.kaldi_model import read_transition_model, read
 from roundelay_speech.hmm.formats.textgrid import Interval, TextGrid, Tier, read_textgrid, write_textgrid
 from roundelay_speech.kaldi_io.objects import read_archive, write_archive
 from roundelay_speech.lexicon.lexicon import parse_lexicon, read_lexicon
-from roundelay_speech.ngrams.estimate import estimate
+from roundelay_speech.ngrams.estimate import Estimator, estimate
 from support import kaldi_files
 from support.corpora import DICTIONARY, RATE, kaldi_corpus, speechlike, utterance, write_lines
 from support.kaldi_files import TOPOLOGY, TREE, TRIPLES
@@ -209,7 +209,11 @@ FILES: dict[str, tuple[Callable[[Path, bool], object], Callable[[Path], object],
     ),
     "grid": (lambda path, _: write_textgrid(path, GRID), read_textgrid, "{}"),
     "sphere": (lambda path, _: sphere(path, SPHERE), read_header, "{}"),
-    "arpa": (lambda path, _: write_arpa(path, estimate([["A", "B"], ["A"]], ["A", "B"], 3)), read_arpa, "{}"),
+    "arpa": (
+        lambda path, _: write_arpa(path, estimate([["A", "B"], ["A"]], ["A", "B"], Estimator(3))),
+        read_arpa,
+        "{}",
+    ),
 }
 """Of a kind of file: what writes one, in its text form or not, what reads it, and what a refusal says of its path."""
 

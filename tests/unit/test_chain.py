@@ -14,7 +14,7 @@ from roundelay_speech.decode.graphs.graph import GraphConfig
 from roundelay_speech.decode.search import decode
 from roundelay_speech.lexicon.lexicon import CLOSING, OPENING, Lexicon, Said, expected_ngrams, ways_to_say
 from roundelay_speech.mmi.graphs import PhoneNgram
-from roundelay_speech.ngrams.estimate import estimate
+from roundelay_speech.ngrams.estimate import Estimator, estimate
 from roundelay_speech.ngrams.ngram import BEGIN, END, Arpa
 from roundelay_speech.units import Chain
 from roundelay_speech.units.base import UnitSet
@@ -114,7 +114,7 @@ def best_row(scores: Float32, units: UnitSet, phones: tuple[str, ...]) -> float:
 def test_best_words_of_all(chain: Chain, frames: int) -> None:
     """The search finds the best of all words, ways to say them, and columns."""
     units, words = units_of(chain), ["A", "AB", "BE"]
-    model = estimate([["A", "BE"], ["AB", "A"]], words, 2)
+    model = estimate([["A", "BE"], ["AB", "A"]], words)
     graph = build_chain_graph(LEXICON, model, units, GraphConfig(0.5))
     for seed in range(2):
         scores = stream(seed, "chain", frames).normal(size=(frames, len(units.columns))).astype(np.float32) * 3
@@ -152,4 +152,4 @@ def test_what_is_refused() -> None:
         Chain(least=0)
     units, strange = units_of(Chain()), Lexicon({"X": (("X",),)})
     with pytest.raises(UserError, match="units that the model does not know"):
-        build_chain_graph(strange, estimate([["X"]], ["X"], 1), units, GraphConfig())
+        build_chain_graph(strange, estimate([["X"]], ["X"], Estimator(1)), units, GraphConfig())

@@ -23,7 +23,7 @@ from roundelay_speech.decode.graphs.making import GraphJob, LanguageOptions
 from roundelay_speech.decode.parallel import Search, SpelledWords, most_probable
 from roundelay_speech.decode.search import decode
 from roundelay_speech.lexicon.lexicon import Lexicon
-from roundelay_speech.ngrams.estimate import estimate
+from roundelay_speech.ngrams.estimate import Estimator, estimate
 from roundelay_speech.ngrams.ngram import BEGIN, END, Arpa
 from roundelay_speech.units import Bpe, Characters, Phones
 from roundelay_speech.units.base import BLANK, WORD_START, UnitSet
@@ -75,7 +75,7 @@ def readings(units: tuple[str, ...]) -> list[tuple[str, ...]]:
 @pytest.mark.parametrize("frames", [1, 2, 3, 5, 6])
 @pytest.mark.parametrize("order", [1, 3])
 def test_best_words_of_all(frames: int, order: int) -> None:
-    model = estimate(TEXT, LEXICON.words, order)
+    model = estimate(TEXT, LEXICON.words, Estimator(order))
     graph = build_ctc_graph(LEXICON, model, COLUMNS, config=GraphConfig(word_cost=0.25))
     for i in range(6):
         scores = random_scores(frames, f"scores {i}")

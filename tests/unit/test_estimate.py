@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 
 from roundelay.core.errors import UserError
 from roundelay.core.streams import stream
-from roundelay_speech.ngrams.estimate import FALLBACK, Estimator, estimate_with
+from roundelay_speech.ngrams.estimate import FALLBACK, Estimator, estimate
 from roundelay_speech.ngrams.ngram import BEGIN, END, Arpa
 
 VOCABULARY = ["A", "B", "C", "D"]
@@ -90,7 +90,7 @@ def assert_sums_to_one(model: Arpa, order: int) -> None:
 
 @given(texts, st.integers(1, 4))
 def test_small_texts_agree_with_the_definition(data: list[list[str]], order: int) -> None:
-    model, reference = estimate_with(Estimator(order, "kneser-ney"), data, VOCABULARY), ByDefinition(data, order)
+    model, reference = estimate(data, VOCABULARY, Estimator(order, "kneser-ney")), ByDefinition(data, order)
     for history, word in itertools.product(histories(order)[::3], PREDICTED):
         expected = reference.probability(word, history)
         assert 10 ** model.log10_probability(word, history) == pytest.approx(expected, rel=1e-9), (word, history)
@@ -102,7 +102,7 @@ def test_a_larger_text_with_its_own_discounts(cutoffs: tuple[int, ...]) -> None:
     data = random_text(120)
     reference = ByDefinition(data, order, cutoffs)
     assert reference.discount[3] != [*FALLBACK]  # or the discounts' own equations are not tested
-    model = estimate_with(Estimator(order, "kneser-ney", cutoffs=cutoffs), data, VOCABULARY)
+    model = estimate(data, VOCABULARY, Estimator(order, "kneser-ney", cutoffs=cutoffs))
     for history, word in itertools.product(histories(order)[::2], PREDICTED):
         expected = reference.probability(word, history)
         assert 10 ** model.log10_probability(word, history) == pytest.approx(expected, rel=1e-9), (word, history)
@@ -112,8 +112,8 @@ def test_a_larger_text_with_its_own_discounts(cutoffs: tuple[int, ...]) -> None:
 
 @given(texts, st.integers(2, 4), st.sampled_from(["absolute", "kneser-ney"]), st.floats(1e-6, 0.5))
 def test_pruned_models_sum_to_one(data: list[list[str]], order: int, method: str, threshold: float) -> None:
-    whole = estimate_with(Estimator(order, method), data, VOCABULARY)  # type: ignore[arg-type]
-    pruned = estimate_with(Estimator(order, method, prune=threshold), data, VOCABULARY)  # type: ignore[arg-type]
+    whole = estimate(data, VOCABULARY, Estimator(order, method))  # type: ignore[arg-type]
+    pruned = estimate(data, VOCABULARY, Estimator(order, method, prune=threshold))  # type: ignore[arg-type]
     assert_sums_to_one(pruned, order)
     assert all({*few} <= {*many} for few, many in zip(pruned.grams, whole.grams, strict=False))
     for gram in (g for level in pruned.grams[1:] for g in level):
@@ -124,7 +124,7 @@ def test_pruning_leaves_out_what_changes_the_perplexity_least() -> None:
     """Of each bigram: the divergence of the model from the one without it, summed over all words by hand."""
     data, vocabulary = random_text(60), [*VOCABULARY, "E", "F"]  # of which two do not occur
     predicted = [*vocabulary, END]
-    whole = estimate_with(Estimator(2, "kneser-ney"), data, vocabulary)
+    whole = estimate(data, vocabulary, Estimator(2, "kneser-ney"))
     seen = Counter(word for sentence in data for word in (BEGIN, *sentence))
     total = sum(len(sentence) + 2 for sentence in data)  # as a share of all words and marks
     change = {}
@@ -138,14 +138,14 @@ def test_pruning_leaves_out_what_changes_the_perplexity_least() -> None:
         change[history, word] = math.expm1(seen[history] / total * divergence)
     ordered = sorted(change.values())
     for threshold in [math.sqrt(a * b) for a, b in itertools.pairwise(ordered[2::3]) if 0 < a < 0.99 * b]:
-        pruned = estimate_with(Estimator(2, "kneser-ney", prune=threshold), data, vocabulary)
+        pruned = estimate(data, vocabulary, Estimator(2, "kneser-ney", prune=threshold))
         left = set(pruned.grams[1]) if pruned.order == 2 else set()
         assert left == {gram for gram, by in change.items() if by >= threshold}
 
 
 def test_perplexity_is_that_of_single_words() -> None:
     """Unknown words are no prediction, and no history reaches across them or into the sentence before."""
-    model = estimate_with(Estimator(3, "kneser-ney"), random_text(50), VOCABULARY)
+    model = estimate(random_text(50), VOCABULARY, Estimator(3, "kneser-ney"))
     sentences = [["A", "B", "OTHER", "C"], [], ["D", "OTHER"]]
     logs = []
     for sentence in sentences:

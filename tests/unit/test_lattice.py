@@ -25,7 +25,7 @@ from roundelay_speech.decode.lattice import (
 from roundelay_speech.decode.parallel import Search, decoder_here
 from roundelay_speech.decode.search import decode
 from roundelay_speech.hmm.topology import SILENCE
-from roundelay_speech.ngrams.estimate import estimate
+from roundelay_speech.ngrams.estimate import Estimator, estimate
 from roundelay_speech.search.beam import crowded
 from roundelay_speech.search.fst import to_arrays
 from support.toy_speech import LEXICON, frames_of, loglikes_of, phones_of, sentences, tying
@@ -33,7 +33,7 @@ from support.toy_speech import LEXICON, frames_of, loglikes_of, phones_of, sente
 
 @pytest.fixture(scope="module")
 def graph() -> Graph:
-    return build_graph(LEXICON, estimate(sentences(stream(0, "text"), 50), LEXICON.words, 3), tying(3))
+    return build_graph(LEXICON, estimate(sentences(stream(0, "text"), 50), LEXICON.words, Estimator(3)), tying(3))
 
 
 def speech(name: str, noise: float, words: list[str]) -> tuple[list[tuple[int, int, int]], Float32]:

@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 
 from roundelay.core.errors import UserError
 from roundelay_speech.decode.lm.arpa_file import LONGEST_LINE, read_arpa, to_text, write_arpa
-from roundelay_speech.ngrams.estimate import estimate
+from roundelay_speech.ngrams.estimate import Estimator, estimate
 from roundelay_speech.ngrams.ngram import BEGIN, END, restrict
 
 VOCABULARY = ["A", "B", "C", "D"]
@@ -26,7 +26,7 @@ def histories(order: int) -> list[tuple[str, ...]]:
 
 @given(sentences, st.integers(1, 3), st.floats(0.05, 0.95))
 def test_probabilities_sum_to_one_after_every_history(data: list[list[str]], order: int, discount: float) -> None:
-    model = estimate(data, VOCABULARY, order, discount)
+    model = estimate(data, VOCABULARY, Estimator(order, discount=discount))
     for history in histories(order):
         total = sum(10 ** model.log10_probability(word, history) for word in [*VOCABULARY, END])
         assert total == pytest.approx(1.0, abs=1e-9), history
@@ -37,7 +37,7 @@ def test_file_holds_the_model(data: list[list[str]], order: int) -> None:
     """Reading back gives the same probabilities to the six decimals an ARPA file has."""
     import tempfile  # noqa: PLC0415  a fixture would be shared by all examples
 
-    model = estimate(data, VOCABULARY, order)
+    model = estimate(data, VOCABULARY, Estimator(order))
     with tempfile.TemporaryDirectory() as folder:
         write_arpa(Path(folder) / "lm.arpa", model)
         again = read_arpa(Path(folder) / "lm.arpa")
@@ -53,7 +53,7 @@ def test_bigram_by_hand() -> None:
     After A: seen twice, B and C once each: bow = 0.5*2/2 = 0.5;  P(B|A) = 0.5/2 + 0.5 * 0.15 = 0.325;  P(D|A) = 0.5/15.
     D is never a history: P(B|D) = P(B).
     """
-    model = estimate([["A", "B"], ["A", "C"]], VOCABULARY, 2, 0.5)
+    model = estimate([["A", "B"], ["A", "C"]], VOCABULARY, Estimator(2, discount=0.5))
     for word, history, p in [
         ("A", [], 0.25 + 1 / 15),
         ("B", [], 0.15),
@@ -158,7 +158,7 @@ def test_shorter_history_may_be_missing(tmp_path: Path) -> None:
 
 def test_gzipped_file_is_read_and_its_damage_named(tmp_path: Path) -> None:
     path = tmp_path / "lm.arpa.gz"
-    model = estimate([["A", "B"], ["A", "C"]], VOCABULARY, 3)
+    model = estimate([["A", "B"], ["A", "C"]], VOCABULARY, Estimator(3))
     write_arpa(path, model)
     assert to_text(read_arpa(path)) == to_text(model)
     whole = path.read_bytes()
@@ -183,7 +183,7 @@ def test_gzipped_file_is_read_and_its_damage_named(tmp_path: Path) -> None:
 )
 def test_bad_requests(data: list[list[str]], vocabulary: list[str], order: int, discount: float, message: str) -> None:
     with pytest.raises(UserError, match=message):
-        estimate(data, vocabulary, order, discount)
+        estimate(data, vocabulary, Estimator(order, discount=discount))
 
 
 def test_text_is_sorted_and_repeatable() -> None:

@@ -27,7 +27,7 @@ from roundelay_speech.decode.lm.scorer import ArpaScorer, PathScorer, Scorer
 from roundelay_speech.decode.parallel import Search, decoders
 from roundelay_speech.decode.rescore import Rescorer, rescorer_of
 from roundelay_speech.decode.search import decode
-from roundelay_speech.ngrams.estimate import estimate, prune, share_of_histories
+from roundelay_speech.ngrams.estimate import Estimator, estimate, prune, share_of_histories
 from roundelay_speech.ngrams.ngram import END, Arpa, restrict
 from roundelay_speech.search.fst import from_arrays, to_arrays
 from support.toy_speech import LEXICON, frames_of, loglikes_of, phones_of, sentences, tying
@@ -41,7 +41,7 @@ SAID = sentences(stream(3, "said"), 30)
 
 
 def model(order: int, text: int = 60) -> Arpa:
-    return estimate(sentences(stream(0, "text"), text), LEXICON.words, order, method="kneser-ney")
+    return estimate(sentences(stream(0, "text"), text), LEXICON.words, Estimator(order, method="kneser-ney"))
 
 
 def noisy(name: str, words: list[str], scale: float = 0.3) -> Float32:

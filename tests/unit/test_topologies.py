@@ -243,7 +243,7 @@ def test_the_decoding_graph_has_the_same_ways(language: tuple[Lexicon, Tying]) -
     """The path the decoder finds costs what language model, silences and states cost by hand."""
     lexicon, tied = language
     config = GraphConfig(silence_probability=0.4, word_cost=0.3)
-    model = estimate(sentences(stream(0, "text"), 200), LEXICON.words, order=2)
+    model = estimate(sentences(stream(0, "text"), 200), LEXICON.words)
     graph = build_graph(LEXICON, model, tied, config)
     rng = stream(2, "noise")
     checked = 0

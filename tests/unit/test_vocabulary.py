@@ -133,7 +133,7 @@ def test_words_by_name(tmp_path: Path) -> None:
 
 
 def test_given_model(tmp_path: Path) -> None:
-    write_arpa(tmp_path / "lm.arpa.gz", estimate([["GO", "MARS"]], ["GO", "MARS", "TO"], 2))
+    write_arpa(tmp_path / "lm.arpa.gz", estimate([["GO", "MARS"]], ["GO", "MARS", "TO"]))
     folder, _ = find_or_make(job(arpa=tmp_path / "lm.arpa.gz"), tmp_path)
     assert "1 words of the language model are not in the lexicon" in read_json(folder / GRAPH_FILE)["left_out"]
 

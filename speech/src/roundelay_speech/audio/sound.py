@@ -54,6 +54,20 @@ class Sound:
     blocks: Iterator[Samples]  # (N, C) float32, between -1 and 1; reading raises `Unusable`
     remarks: list[str] = field(default_factory=list)  # on parts that could not be read, once all else is
 
+    def check(self, channel: int) -> None:
+        """Look for a channel, from 1; 0 stands for the mean of all.
+
+        Raises:
+            Unusable: there is none of that number.
+        """
+        if channel > self.channels:
+            raise Unusable(f"has {counted(self.channels, 'channel')}, no channel {channel}")
+
+
+def one_channel(block: Samples, channel: int) -> Samples:
+    """Return a channel, from 1, of samples (N, C); for 0 the mean of all."""
+    return block.mean(1) if channel == 0 else np.ascontiguousarray(block[:, channel - 1])
+
 
 @contextmanager
 def open_sound(path: Path) -> Iterator[Sound]:

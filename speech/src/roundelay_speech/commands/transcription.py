@@ -188,7 +188,7 @@ def _stream(options: argparse.Namespace) -> None:
     from roundelay_speech.data.problems import Unusable
     from roundelay_speech.packed.model import load_model
     from roundelay_speech.transcription.formats.timed import update_line
-    from roundelay_speech.transcription.live import Latencies, delays, updates
+    from roundelay_speech.transcription.live import Latencies, Live, delays, heard_in
 
     model = load_model(options.model)
     _warn(model.caveats)
@@ -203,8 +203,8 @@ def _stream(options: argparse.Namespace) -> None:
         else open_sound(Path(name)) as sound
     ):
         try:
-            live = updates(model, sound, cutting, int(channel), latencies, chunk=options.chunk, asked=asked)
-            for update in live:
+            live = Live(model, cutting, latencies, chunk=options.chunk, asked=asked)
+            for update in heard_in(live, sound, int(channel)):
                 if options.format == "json":
                     write(update_line(update.segment, update.at, final=update.final))
                 elif update.final and update.segment.words:

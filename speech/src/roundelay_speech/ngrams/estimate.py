@@ -91,18 +91,7 @@ class Counted:
     begins: npt.NDArray[np.bool_]  # whether it begins with <s>
 
 
-def estimate(
-    sentences: Iterable[Sequence[str]],
-    vocabulary: Collection[str],
-    order: int = 2,
-    discount: float = 0.75,
-    **options: object,
-) -> Arpa:
-    """Estimate a model of `sentences` by `Estimator(order, discount=discount, **options)`; see `estimate_with`."""
-    return estimate_with(Estimator(order, discount=discount, **options), sentences, vocabulary)  # type: ignore[arg-type]
-
-
-def estimate_with(how: Estimator, sentences: Iterable[Sequence[str]], vocabulary: Collection[str]) -> Arpa:
+def estimate(sentences: Iterable[Sequence[str]], vocabulary: Collection[str], how: Estimator = Estimator()) -> Arpa:
     """Estimate a model from sentences by the equations at the top of this file.
 
     n-grams that hold a word outside the vocabulary are left out of the counts.

@@ -39,7 +39,7 @@ from roundelay.learner.module import Examples, ModuleLearner
 from roundelay.learner.objectives import CrossEntropy, Evidence, Inputs, Objective
 from roundelay_speech.corpus.words import CleanedSplits, by_kind, written_so
 from roundelay_speech.data.manifest import Utterance
-from roundelay_speech.data.problems import counted, listing
+from roundelay_speech.data.problems import counted, listing, named
 from roundelay_speech.lexicon.cleaning import Change
 from roundelay_speech.lexicon.g2p import load_g2p
 from roundelay_speech.lexicon.lexicon import Pronunciation
@@ -169,11 +169,9 @@ def _first_layer(module: nn.Module) -> Tensor:
     return torch.cat([torch.full((p.numel(),), float(name.rpartition(".")[0] == first)) for name, p in named])
 
 
-_MOST_NAMED = 8
 LEAST_SECONDS = 10.0
 """Speech of which a network learns more than it forgets; with less nothing is done."""
 LITTLE_SECONDS = 60.0
-_MOST_DOUBTFUL = 8  # are named
 
 
 @dataclass(frozen=True)
@@ -335,10 +333,9 @@ def _amiss(labelled: LabelledSpeech, of: int, seconds: float) -> list[str]:
     """Return remarks on utterances left out, and on little speech."""
     found = [f"{seconds:.0f} s of speech are little; a few minutes help more"] if seconds < LITTLE_SECONDS else []
     if labelled.doubtful:
-        more = " ..." if len(labelled.doubtful) > _MOST_DOUBTFUL else ""
         found.append(
             f"{len(labelled.doubtful)} of {counted(of, 'utterance')} fit words of others about as well as their own. "
-            f"Are these what is said? {', '.join(labelled.doubtful[:_MOST_DOUBTFUL])}{more}"
+            f"Are these what is said? {named(labelled.doubtful)}"
         )
     if labelled.left_out:
         reasons = listing([one.reason for one in labelled.left_out])
@@ -397,9 +394,7 @@ def with_said_words(model: Model, new: Sequence[str], scratch: Path, progress: P
     write_text(listed, "".join(f"{word}\n" for word in new))
     reword(model.folder, Rewording(out, listed), progress)
     told = [f"{word} ({' '.join(guesses[word])}, guessed)" if word in guesses else word for word in new]
-    more = f" and {len(told) - _MOST_NAMED} more" if len(told) > _MOST_NAMED else ""
-    words = f"{counted(len(new), 'word')} of the transcripts added to those that are recognised"
-    return out, f"{words}: {', '.join(told[:_MOST_NAMED])}{more}"
+    return out, f"{counted(len(new), 'word')} of the transcripts added to those that are recognised: {named(told)}"
 
 
 def _guesses(model: Model, words: Sequence[str]) -> dict[str, Pronunciation]:

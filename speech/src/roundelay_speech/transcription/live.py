@@ -19,10 +19,10 @@ import numpy as np
 
 from roundelay.runtime.base import wall_clock
 from roundelay_speech.audio.activity import FRAMES_PER_SECOND, Activity, Cutting, Span, joined, quiet_place
-from roundelay_speech.audio.sound import Sound
+from roundelay_speech.audio.sound import Sound, one_channel
 from roundelay_speech.audio.speed import Resampler
 from roundelay_speech.data.arrays import Samples
-from roundelay_speech.data.problems import Unusable, counted
+from roundelay_speech.data.problems import counted
 from roundelay_speech.decode.alternatives import WORDS_ALONE, Wishes
 from roundelay_speech.packed.growing import GrowingScores, in_chunks, whole_only
 from roundelay_speech.packed.hearing import PieceFeatures
@@ -274,29 +274,6 @@ class Live:
         return frame * self._rate // FRAMES_PER_SECOND
 
 
-def updates(
-    model: Model,
-    sound: Sound,
-    cutting: Cutting = USUAL,
-    channel: int = 0,
-    latencies: Latencies | None = None,
-    *,
-    chunk: int | None = None,
-    asked: Wishes = WORDS_ALONE,
-) -> Iterator[Update]:
-    """Yield updates from a sound that is open, block by block.
-
-    Args:
-        channel: from 1; 0 for the mean of all.
-        latencies: where to note them.
-        chunk, asked: as for `Live`.
-
-    Raises:
-        Unusable: the sound is damaged, or has no such channel.
-    """
-    yield from heard_in(Live(model, cutting, latencies, chunk=chunk, asked=asked), sound, channel)
-
-
 def heard_in(listening: Listening, sound: Sound, channel: int = 0) -> Iterator[Update]:
     """Yield updates from a sound that is open, block by block.
 
@@ -306,12 +283,10 @@ def heard_in(listening: Listening, sound: Sound, channel: int = 0) -> Iterator[U
     Raises:
         Unusable: the sound is damaged, or has no such channel.
     """
-    if channel > sound.channels:
-        raise Unusable(f"has {counted(sound.channels, 'channel')}, no channel {channel}")
+    sound.check(channel)
     resampler = Resampler(sound.rate, listening.sample_rate)
     for block in sound.blocks:
-        mono = block.mean(1) if channel == 0 else np.ascontiguousarray(block[:, channel - 1])
-        yield from listening.push(resampler.push(mono))
+        yield from listening.push(resampler.push(one_channel(block, channel)))
     yield from listening.push(resampler.finish())
     yield from listening.finish()
 

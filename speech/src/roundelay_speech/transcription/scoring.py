@@ -8,6 +8,7 @@ from pathlib import Path
 
 from roundelay.core.errors import UserError
 from roundelay_speech.corpus.words import by_kind, written_so
+from roundelay_speech.data.problems import named
 from roundelay_speech.lexicon.cleaning import Change, Cleaner
 from roundelay_speech.scoring.formats.io import content_lines
 from roundelay_speech.scoring.formats.trn import read_trn
@@ -55,11 +56,10 @@ def references(
                     changes.update(made.changes)
             result[name] = _compared(words)
     if lacking:
-        more = f" and {len(lacking) - 5} more" if len(lacking) > 5 else ""
         hint = " One with @ is a channel; `--channel` chooses one." if any("@" in name for name in lacking) else ""
         raise UserError(
-            f"{path}: nothing is said there of {', '.join(lacking[:5])}{more}, only of {_some(found)}. Name its "
-            f"lines as the recordings.{hint}"
+            f"{path}: nothing is said there of {named(lacking, 5)}, only of {named([*found], 3)}. Name its lines as "
+            f"the recordings.{hint}"
         )
     return result
 
@@ -100,7 +100,7 @@ def _said(path: Path, names: Collection[str]) -> dict[str, list[str]]:
     if only is not None and not (only in found or _has_channels(only, found) or _with_speaker(path, only, found)):
         if _are_names([*found]):
             raise UserError(
-                f"--ref {path}: its lines begin with names ({_some(found)}), and the recording is called {only}. "
+                f"--ref {path}: its lines begin with names ({named([*found], 3)}), and the recording is called {only}. "
                 f"Name the line of its words {only}."
             )
         return {only: [word for _, line in lines for word in line.split()]}
@@ -118,12 +118,6 @@ def _are_names(firsts: Sequence[str]) -> bool:
 
 def _has_channels(name: str, found: Collection[str]) -> bool:
     return any(other.startswith(f"{name}@") for other in found)
-
-
-def _some(names: Collection[str]) -> str:
-    """Return a few of the names."""
-    shown = list(names)[:3]
-    return ", ".join(shown) + (f" and {len(names) - len(shown)} more" if len(names) > len(shown) else "")
 
 
 def _with_speaker(path: Path, name: str, found: Mapping[str, object]) -> str | None:

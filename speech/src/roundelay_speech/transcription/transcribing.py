@@ -24,10 +24,10 @@ from roundelay.core.errors import UserError
 from roundelay.core.progress import Progress, Silent
 from roundelay_speech.audio.activity import FRAMES_PER_SECOND, Activity, Cutting, cut
 from roundelay_speech.audio.reading import AudioError, audio_shape
-from roundelay_speech.audio.sound import Sound, open_sound
+from roundelay_speech.audio.sound import Sound, one_channel, open_sound
 from roundelay_speech.audio.speed import Resampler
 from roundelay_speech.data.arrays import Samples
-from roundelay_speech.data.problems import Unusable, counted
+from roundelay_speech.data.problems import Unusable
 from roundelay_speech.decode.alternatives import WORDS_ALONE, Alternatives, Wishes
 from roundelay_speech.scoring.formats.ctm import TimedWord
 from roundelay_speech.transcription.inputs import Recording
@@ -362,8 +362,7 @@ class Transcriber:
     def _chosen(self, sound: Sound) -> Iterator[dict[int, Samples]]:
         """Yield the samples of every block, by channel from 1, of the channels that are wanted."""
         wanted, alike = self._options.channel, None
-        if wanted is not None and wanted > sound.channels:
-            raise Unusable(f"has {counted(sound.channels, 'channel')}, no channel {wanted}")
+        sound.check(wanted or 0)
         most, taken = self._options.most_seconds * sound.rate, 0
         for block in sound.blocks:
             taken += len(block)
@@ -371,12 +370,10 @@ class Transcriber:
                 raise Unusable(f"lasts longer than {self._options.most_seconds:g} s, the most that is transcribed")
             if alike is None:
                 alike = _alike(block)
-            if wanted == 0:
-                yield {1: block.mean(1)}
-            elif wanted is not None:
-                yield {wanted: np.ascontiguousarray(block[:, wanted - 1])}
+            if wanted is not None:
+                yield {wanted or 1: one_channel(block, wanted)}
             else:
-                yield {c + 1: np.ascontiguousarray(block[:, c]) for c in range(1 if alike else sound.channels)}
+                yield {c: one_channel(block, c) for c in range(1, 2 if alike else sound.channels + 1)}
 
 
 def total_seconds(recordings: Sequence[Recording]) -> float | None:

@@ -41,7 +41,7 @@ from roundelay_speech.decode.lm.vocabulary import (
 )
 from roundelay_speech.lexicon.g2p import g2p_of
 from roundelay_speech.lexicon.lexicon import Lexicon, Pronunciation, read_lexicon, write_lexicon
-from roundelay_speech.ngrams.estimate import Estimator, estimate_with, prune, share_of_histories
+from roundelay_speech.ngrams.estimate import Estimator, estimate, prune, share_of_histories
 from roundelay_speech.ngrams.ngram import Arpa, restrict
 
 LM_FILE, LEXICON_FILE, DROPPED_FILE, GUESSED_FILE = "lm.arpa.gz", "lexicon.txt", "dropped.txt", "guessed.txt"
@@ -233,7 +233,7 @@ def language_model(job: GraphJob, lexicon: Lexicon) -> tuple[Arpa, str]:
         found = restrict(read_arpa(job.options.arpa), lexicon.words)
         model, threshold = found.model, job.options.estimator.prune
         return prune(model, threshold, share_of_histories(model)) if threshold else model, found.describe()
-    return estimate_with(job.options.estimator, _sentences(job), lexicon.words), _unheard(job, lexicon)
+    return estimate(_sentences(job), lexicon.words, job.options.estimator), _unheard(job, lexicon)
 
 
 def _unheard(job: GraphJob, lexicon: Lexicon) -> str:
@@ -274,7 +274,7 @@ def find_or_make_second(job: GraphJob, folder: Path, how: Estimator) -> tuple[Pa
 
 def _make_second(job: GraphJob, path: Path, how: Estimator) -> None:
     words = read_lexicon(path.parent / LEXICON_FILE, job.lexicon.silence).words
-    write_arpa(path, estimate_with(how, _sentences(job), words))
+    write_arpa(path, estimate(_sentences(job), words, how))
 
 
 def peak_bytes() -> int:
