@@ -19,7 +19,7 @@ from roundelay_speech.packed.upper import Telling
 
 @final
 class GrowingScores:
-    """Log-likelihoods of one utterance, as its samples come: those of `Model.scores`, to rounding.
+    """The log-likelihoods of one utterance as its samples come, equal to those of `Model.scores` up to rounding.
 
     Args:
         model: a packed model.
@@ -43,8 +43,7 @@ class GrowingScores:
 
     @property
     def delay(self) -> float:
-        """Largest number of seconds of audio that come, from the beginning of a sound on, before it is in the
-        scores."""
+        """Most seconds of audio that come, from the beginning of a sound on, before the sound is in the scores."""
         config, rate = self._model.hearings[0].features.frames, self._model.sample_rate
         overlap = config.frame_length(rate) - self._shift
         frames = max(
@@ -54,7 +53,7 @@ class GrowingScores:
         return (frames * self._shift + overlap) / rate
 
     def push(self, samples: Float32) -> Float32:
-        """Return unscaled log-likelihoods (B, S) that these samples (N,), after all that came before, decide."""
+        """Take the next samples (N,); return the unscaled log-likelihoods (B, S) that are complete now."""
         self._held = np.concatenate([self._held, samples])
         features = self._model.features(self._held)
         self._held = self._held[len(features) * self._shift :]
@@ -74,8 +73,8 @@ class GrowingScores:
 
 
 def in_chunks(model: Model, frames: int | None) -> Model:
-    """Return the model with its networks evaluated in chunks of so many frames: fewer are sooner, more are better; the
-    same for None.
+    """Return the model with its networks evaluated in chunks of `frames` frames (fewer are faster, more are better);
+    None: unchanged.
 
     Raises:
         UserError: a network was not trained for that.
@@ -90,7 +89,7 @@ def in_chunks(model: Model, frames: int | None) -> Model:
 
 
 def whole_only(model: Model) -> list[str]:
-    """Return networks of a model that need the whole utterance, each kind once."""
+    """Return the names of a model's networks that need the whole utterance, each kind once."""
     needed = []
     for hearing in model.hearings:
         mean, std = (torch.from_numpy(some) for some in hearing.usual)

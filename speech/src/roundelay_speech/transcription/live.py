@@ -31,7 +31,7 @@ from roundelay_speech.transcription.transcript import UNSURE, Segment, placed, w
 
 USUAL = Cutting()
 EVERY = 0.2
-"""Seconds of audio after which the words so far are found again."""
+"""Seconds of audio after which the words so far are searched again."""
 _HISTORY = 20 * FRAMES_PER_SECOND  # frames behind that tell noise from speech
 _UNHEARD = 3 * FRAMES_PER_SECOND  # frames kept in silence: speech is told from noise only after a while
 _REMEMBERED = 300 * FRAMES_PER_SECOND  # frames of earlier utterances that normalise the next
@@ -41,7 +41,7 @@ _GROWTH = 1.25  # by which an utterance grows before it is recognised from its b
 @final
 @dataclass(frozen=True)
 class Update:
-    """Words of a piece of live speech, final or not yet."""
+    """An update during live speech: the words of a piece, final or not yet."""
 
     at: float  # how much audio had come (s); this waited for it
     spoken: float  # end of the speech in it (s); for words that are not final, `at`
@@ -50,7 +50,7 @@ class Update:
 
     @property
     def latency(self) -> float:
-        """Seconds of audio from the end of the speech to these words."""
+        """Seconds of audio from the end of the speech to this update."""
         return self.at - self.spoken
 
 
@@ -59,19 +59,19 @@ class Listening(Protocol):
 
     @property
     def sample_rate(self) -> int:
-        """Rate of the samples it takes, Hz."""
+        """Sampling rate of the samples to push, Hz."""
 
     def push(self, samples: Samples) -> Iterable[Update]:
-        """Return updates with these samples (N,)."""
+        """Take the next samples (N,); return the updates that they cause."""
 
     def finish(self) -> Iterable[Update]:
-        """Return updates with the rest: nothing follows."""
+        """End the stream; return the last updates."""
 
 
 @final
 @dataclass
 class Latencies:
-    """Latencies of a stream, measured."""
+    """A measurement of a stream's latencies."""
 
     # audio from the end of the speech to the final words of every utterance (s).
     final: list[float] = field(default_factory=list)
@@ -81,7 +81,7 @@ class Latencies:
     unsure: int = 0  # utterances whose words have no confidence
 
     def report(self) -> list[str]:
-        """Return sentences for people."""
+        """Return sentences on the latencies, for people."""
         if not self.final:
             return ["nothing was said."]
         lines = [
@@ -101,7 +101,7 @@ def _mean_and_most(seconds: Sequence[float]) -> str:
 
 
 def delays(model: Model, chunk: int | None = None) -> str:
-    """Return a sentence on how far words so far are behind the audio, or why they are not found as it comes.
+    """Return a sentence on how far words are behind the audio, or why they do not come during it.
 
     Args:
         chunk: as for `Live`.
@@ -120,8 +120,8 @@ def delays(model: Model, chunk: int | None = None) -> str:
 
 
 def _whole_only(model: Model) -> str:
-    """Return subject and verb: networks, or the second pass, that need the end of an utterance; empty if nothing
-    does."""
+    """Return the beginning of a sentence, subject and verb, on parts of a model that need the end of an utterance; ""
+    if none does."""
     if names := whole_only(model):
         return f"{' and '.join(names)} {'needs' if len(names) == 1 else 'need'} the end"
     return "rescoring needs the end" if model.packed.rescored else ""
@@ -129,15 +129,16 @@ def _whole_only(model: Model) -> str:
 
 @final
 class Live:
-    """Recogniser of the speech of one speaker as it comes.
+    """A recogniser of one speaker's speech as it comes.
 
     Args:
         model: a packed model.
         cutting: options; `pause` ends an utterance.
-        latencies: where to note them.
-        so_far: find words that are not final as well.
-        chunk: frames that a conformer of dynamic_chunks evaluates together for these; None: as many as the model says.
-        asked: words to favour; and alternatives, of final words.
+        latencies: notes the latencies; None: not measured.
+        so_far: True to find words that are not final, too.
+        chunk: frames that a conformer with dynamic_chunks evaluates together for words that are not final; None: the
+            model's own.
+        asked: words to favour, and alternatives for final words.
     """
 
     def __init__(
@@ -161,7 +162,7 @@ class Live:
         self._growing = _Growing(in_chunks(model, chunk), asked)
 
     def push(self, samples: Samples) -> Iterator[Update]:
-        """Yield updates with these samples (N,), step by step: they do not depend on how the samples are cut."""
+        """Take the next samples (N,); yield the updates that they cause, whatever the cuts between pushes."""
         self._waiting = np.concatenate([self._waiting, samples])
         step = round(EVERY * self._rate)
         while len(self._waiting) >= step:
@@ -170,14 +171,14 @@ class Live:
             yield from self._heard(last=False)
 
     def finish(self) -> Iterator[Update]:
-        """Yield updates with the rest: nothing follows."""
+        """End the stream; yield the last updates."""
         self._take(self._waiting)
         self._waiting = self._waiting[:0]
         yield from self._heard(last=True)
 
     @property
     def sample_rate(self) -> int:
-        """The model's, Hz."""
+        """Sampling rate of the model, Hz."""
         return self._rate
 
     @property
@@ -206,14 +207,14 @@ class Live:
             yield self._final(*ends)
 
     def _spans(self) -> list[Span]:
-        """Return speech that is held, in frames of the whole stream."""
+        """Return the stretches of speech in the samples kept, in frames of the whole stream."""
         earlier = self._activity.first
         found = [(a + earlier, b + earlier) for a, b in self._activity.spans()]
         begin = self._held_first if self._start is None else self._start
         return [(max(a, begin), b) for a, b in found if b > begin]
 
     def _end(self, spans: Sequence[Span], last: bool) -> tuple[int, int] | None:
-        """Return the end of the utterance and of the speech in it, if it has ended."""
+        """Return the end of the utterance and of the speech in it, if it has ended; else None."""
         assert self._start is not None
         utterances = joined(spans, self._frames(self._cutting.pause))
         spoken = utterances[0][1] if utterances else self._start
@@ -283,11 +284,11 @@ def updates(
     chunk: int | None = None,
     asked: Wishes = WORDS_ALONE,
 ) -> Iterator[Update]:
-    """Yield updates from a sound that is open, block by block.
+    """Recognise an open sound block by block by a model, as it comes; yield updates.
 
     Args:
         channel: from 1; 0 for the mean of all.
-        latencies: where to note them.
+        latencies: notes the latencies; None: not measured.
         chunk, asked: as for `Live`.
 
     Raises:
@@ -297,7 +298,7 @@ def updates(
 
 
 def heard_in(listening: Listening, sound: Sound, channel: int = 0) -> Iterator[Update]:
-    """Yield updates from a sound that is open, block by block.
+    """Recognise an open sound block by block; yield the updates of `listening`.
 
     Args:
         channel: from 1; 0 for the mean of all.
@@ -317,11 +318,8 @@ def heard_in(listening: Listening, sound: Sound, channel: int = 0) -> Iterator[U
 
 @final
 class _Growing:
-    """Words of an utterance that is still being said.
-
-    Normalisation is that of the audio known when its search begins; when there is twice as much, the search begins
-    anew.
-    """
+    """The words of an utterance that is still being said. It is normalised by the audio known when its search begins;
+    once there is twice as much, the search begins anew."""
 
     def __init__(self, model: Model, asked: Wishes) -> None:
         self._model, self._asked = model, replace(asked, strings=0)
@@ -339,7 +337,7 @@ class _Growing:
         self._found: list[str] = []
 
     def words(self, samples: Samples, past: Sequence[PieceFeatures]) -> list[str]:
-        """Return the words so far of all samples (N,) of the utterance so far, after utterances `past`."""
+        """Return the words of all samples (N,) of the utterance so far, after the utterances `past`."""
         frames = len(samples) * FRAMES_PER_SECOND // self._model.sample_rate
         if frames >= (2 if self._as_it_comes else _GROWTH) * self._known_frames:
             features = self._model.features(samples)

@@ -25,27 +25,28 @@ from roundelay.core.files import json_line
 from roundelay.core.parent import die_with_parent, leave_signals
 
 REPLY_HEAD, PIECE, TEXT, END = b"h", b"p", b"t", b"e"
-"""First bytes of messages of a fork: status and kind of a reply, as JSON; a piece of its body; a text for who
-speaks; the end."""
+"""First bytes of messages from a fork: status and kind of a reply, as JSON; a piece of its body; a text for a speaker;
+the end."""
 MOST_TOLD = 1 << 17
-"""Bytes of a message to or from this process."""
+"""Most bytes of a message to or from this process."""
 
 
 class ForkedWorker(Protocol):
     """A loaded model whose process is forked for each recording."""
 
     def facts(self) -> Mapping[str, Any]:
-        """Return facts of the model, for the server to tell."""
+        """Return the facts of the model that the server shows."""
 
     def work(self, asked: Mapping[str, Any], link: Connection, file: int | None) -> None:
-        """Do the work asked, in a process of its own, and answer by `link`; `file` is a descriptor."""
+        """Do the work of a request in a process of its own, and answer by `link`; `file` is a descriptor of its
+        data."""
 
 
 def parent_of_forks(make: Callable[[], ForkedWorker], asked: socket.socket, server: int) -> None:
-    """Load, say so, and fork until the server closes the socket.
+    """Load the model, tell the server, and fork for each request until the server closes the socket.
 
     Args:
-        server: its process id.
+        server: process id of the server.
     """
     die_with_parent(server)
     # Ctrl-C, and often other signals, go to every process of a group; the server alone answers them.
@@ -117,7 +118,7 @@ class _Forks:
         self._forks[link] = child, end
 
     def _reap(self) -> None:
-        """Forget forks that have ended; closing their ends tells the server."""
+        """Reap forks that have ended; closing their sockets tells the server."""
         while True:
             try:
                 ended, _ = os.waitpid(-1, os.WNOHANG)
