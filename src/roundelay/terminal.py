@@ -29,14 +29,12 @@ def visible(text: str) -> str:
 
 
 def _acts(character: str) -> bool:
-    """Return True for control characters, invisible ones, those that change the direction of writing, and
-    surrogates."""
+    """Return True for control and invisible characters, those that change the direction of writing, and surrogates."""
     return unicodedata.category(character) in ("Cc", "Cf", "Cs", "Zl", "Zp") and character not in _JOINERS
 
 
 class _Shown(Console):
-    """A console that prints text unchanged: codes in files of others are shown, never obeyed, and `dpsgd:ring:` is no
-    emoji."""
+    """A console that prints text as text: codes in files of others are not obeyed, and `dpsgd:ring:` is no emoji."""
 
     def __init__(self, **options: Any) -> None:
         super().__init__(emoji=False, **options)

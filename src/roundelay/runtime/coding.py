@@ -35,8 +35,7 @@ def arrived(
 
 
 def memory_of(codec: Codec, memory: Mapping[str, Tensor]) -> Tensor | None:
-    """Return the vector (P,) in `memory` for the part that the codec leaves out; None if the codec has none, or for the
-    centre.
+    """Return the vector (P,) in `memory` for the part that the codec leaves out; None without one, and for the centre.
 
     Raises:
         ValueError: the strategy has declared vectors, but none of this name.

@@ -52,8 +52,7 @@ class InvalidMessage(ValueError):
 @final
 @dataclass(frozen=True)
 class Range:
-    """Bounds of a number, both included; `most` may be a name, such as "learners", for which the reader has a
-    number."""
+    """Bounds of a number, both included; `most` may be a name for which the reader has a number."""
 
     low: float = 0
     most: float | str = BOUND - 1

@@ -312,8 +312,7 @@ class Recorder:
         self._write("done", number=self._commands, living=living, lost=lost, digests=found)
 
     def load(self, state: ClusterState) -> None:
-        """Record that the state was replaced from outside: by an earlier one, or by a new one, which is saved beside
-        the trace."""
+        """Record that the state was replaced from outside: by an earlier one, or by one saved beside the trace."""
         found = self._digest(state)
         file = None
         if found not in self._known:

@@ -287,8 +287,7 @@ def _every(clauses: _Clauses) -> list[_Clause]:
 
 
 def _seeds(clauses: _Clauses) -> int | None:
-    """Return the number of seeds of all clauses' numbers; None if there is no seed, or only one, which tells no
-    spread."""
+    """Return the number of seeds of all clauses' numbers; None if there are fewer than two."""
     counts = {len(one.values) if one.seeded else 0 for one in _every(clauses)}
     if len(counts) > 1:
         raise UserError("the checks of a claim are about different numbers of seeds.")

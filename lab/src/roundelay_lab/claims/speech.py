@@ -41,8 +41,7 @@ def train_all(
     announce: Callable[[str], None],
     interrupt: Interrupt,
 ) -> Found | None:
-    """Prepare the corpus if need be, and train, or go on with, all parts. Return None if interrupted: the same call
-    then goes on.
+    """Prepare the corpus, and train or go on with all parts. Return None if interrupted: the same call then goes on.
 
     Raises:
         UserError: the corpus is neither prepared nor given; or trainings failed (names them).
@@ -86,8 +85,7 @@ def train_regime(
 
 
 class Tables:
-    """The tables of an experiment, with rows by name of the run directory, so that one learner, in every grid, appears
-    once."""
+    """The tables of an experiment by name of the run directory, so that one learner, in every grid, appears once."""
 
     def __init__(self, experiment: Trainings) -> None:
         self._experiment = experiment

@@ -54,8 +54,7 @@ def watch_training(
 @final
 @dataclass(eq=False)
 class _Watcher:
-    """A watcher of a training while it runs. In one thread it looks at files and processes, and does the work that is
-    due."""
+    """A watcher of a running training: in one thread it looks at files and processes, and does work that is due."""
 
     training: HostedCommand
     faults: Iterator[Fault]

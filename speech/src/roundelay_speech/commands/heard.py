@@ -70,8 +70,7 @@ def _heard(corpus: "Corpus", run: Path, split: str, name: str) -> "HeardUtteranc
 
 
 def _timed(run: Path, split: str, utterance: "Utterance") -> tuple[tuple[str, float, float], ...]:
-    """Return the words of an utterance with beginnings and ends in seconds, if decoding noted them
-    (decode.ctm=true)."""
+    """Return the words of an utterance with beginnings and ends in seconds, if noted (decode.ctm=true)."""
     from roundelay_speech.scoring.formats.ctm import read_ctm
     from roundelay_speech.scoring.summary import place_of
 

@@ -136,8 +136,7 @@ def _decode_into(options: argparse.Namespace) -> None:
 
 
 def unknown_words(unknown: Mapping[str, int], said: int) -> str:
-    """Return a sentence that names spoken words which cannot be recognised, the most frequent first; `said` is the
-    number of all words."""
+    """Return a sentence on spoken words that cannot be recognised, the most frequent first; `said`: all words."""
     some = [f"{word}{f' ({times})' if times > 1 else ''}" for word, times in list(unknown.items())[:MOST_NAMED]]
     more = f" and {len(unknown) - MOST_NAMED} more" if len(unknown) > MOST_NAMED else ""
     return (

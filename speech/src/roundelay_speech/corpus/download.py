@@ -44,8 +44,7 @@ def megabytes(size: int) -> int:
 
 
 class DownloadRecord:
-    """The record of downloads, downloads.json: by file name the checksum, and size and time of change at the last
-    check."""
+    """The record of downloads (downloads.json): by file, checksum, and size and time of change at the last check."""
 
     def __init__(self, path: Path) -> None:
         self.path = path
@@ -359,8 +358,7 @@ class Wanted:
 
 
 def download(corpus: Wanted, source: Path, progress: Progress, *, with_lexicon: bool = True) -> Path | None:
-    """Download and unpack all files of a corpus into `source`; return the path of the pronunciation dictionary, if it
-    has one."""
+    """Download and unpack all files of a corpus into `source`; return the path of its dictionary, if it has one."""
     for remote in corpus.archives:
         extract(fetch(remote, source, progress), source, progress)
     return fetch(corpus.lexicon, source, progress) if corpus.lexicon and with_lexicon else None

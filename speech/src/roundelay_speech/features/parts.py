@@ -261,8 +261,7 @@ def _stretched(rows: Float32, frames: int, part: External, name: str, tolerance:
 
 
 def stored_parts(sources: Sources, utterance: Utterance) -> tuple[StoredPart, ...]:
-    """Return the parts of a store with their columns; the width of matrices from elsewhere is read from an
-    utterance's."""
+    """Return the parts of a store with their columns; an utterance shows the width of matrices from elsewhere."""
     return tuple(
         StoredPart(p.name, p.fbank.num_bins, p.deltas, p.normalise, p.spliced)
         if isinstance(p, Filterbank)

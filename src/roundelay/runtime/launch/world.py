@@ -331,8 +331,7 @@ class HostPlace:
 
 
 def read_place(listen: str | None = None, environment: Mapping[str, str] = os.environ) -> HostPlace | None:
-    """Read this host's place from the variables of `torchrun` or Roundelay, whatever has set them; None: there are
-    none.
+    """Read this host's place from the variables of `torchrun` or Roundelay; None if there are none.
 
     LOCAL_RANK and LOCAL_WORLD_SIZE may both be missing: then each process is a host with one learner.
 

@@ -39,8 +39,7 @@ class _Abandoned(BaseException):
 
 
 class Baton:
-    """A baton passed between the threads of learners, so that one runs at a time. A thread that fails ends all
-    others."""
+    """A baton passed between learners' threads, so that one runs at a time. A thread that fails ends all others."""
 
     def __init__(self) -> None:
         self._condition = threading.Condition()

@@ -156,8 +156,7 @@ def _guarded(reading: _Reading, at: str, work: Callable[..., None], *arguments: 
 
 
 def _records(path: Path, faults: list[str]) -> Iterator[tuple[str, dict[str, Any]]]:
-    """Yield `FILE:LINE` and object of every line; a line that cannot be read is noted in `faults`, and may end the
-    reading."""
+    """Yield `FILE:LINE` and object of every line; unreadable lines are noted in `faults`, and may end the reading."""
     number = 0
     try:
         with gzip.open(path, "rb") if path.suffix == ".gz" else open(path, "rb") as file:

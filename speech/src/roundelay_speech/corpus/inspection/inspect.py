@@ -299,8 +299,7 @@ def length_findings(
     sounds: Mapping[str, Mapping[str, SoundFacts]] | None,
     lexicon: Lexicon | None,
 ) -> list[Finding]:
-    """Return findings on transcripts that cannot be right: too many characters, or too few, for the seconds of
-    speech."""
+    """Return findings on transcripts with too many characters, or too few, for the seconds of speech."""
     listen = "Listen to these, and mend `text`: words of another utterance, missing words, or a wrong `segments` line."
     found = []
     # A word in another case than the dictionary's has the same phones.
