@@ -94,8 +94,8 @@ _ATTRIBUTES = re.compile(r"(?<!\\);.*", re.DOTALL)  # from the first semicolon t
 
 
 def without_attributes(word: str) -> str:
-    """Return the part of a word that is compared: `A;S` for `A\\;S;NOUN`, and `WORD` for `WORD*`. A semicolon alone is a
-    word."""
+    """Return the part of a word that is compared: `A;S` for `A\\;S;NOUN`, and `WORD` for `WORD*`. A semicolon alone is
+    a word."""
     bare = _ATTRIBUTES.sub("", word).replace("\\", "") or word[:1]
     return bare[:-1] if len(bare) > 1 and bare.endswith("*") else bare
 
