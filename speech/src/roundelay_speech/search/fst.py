@@ -117,8 +117,8 @@ def read_checked_fst(path: Path, inputs: int, outputs: int) -> Fst:
         inputs, outputs: bounds of input labels (included) and of output labels (excluded).
 
     Raises:
-        UserError: the file is no such transducer, cut short, or has an invalid state, label or weight, or a cycle without
-            input.
+        UserError: the file is no such transducer, cut short, or has an invalid state, label or weight, or a cycle
+            without input.
         OSError: the file cannot be read.
     """
     with open_regular(path) as file:
