@@ -335,6 +335,7 @@ def known(cls: type, value: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def _number(value: Any, hint: Any) -> Any:
+    """Return a JSON value as its type hint says; null for a float is NaN."""
     if hint is float:
         return float("nan") if value is None else value
     origin, arguments = get_origin(hint), get_args(hint)

@@ -300,6 +300,7 @@ def _values(clauses: _Clauses) -> Array:
 
 
 def _clause(check: Check, rows: Sequence[Row], keys: Sequence[str], among: int) -> _Clause:
+    """Return the numbers that a check compares, (seeds, configurations)."""
     found = measured(rows, keys, check.column, check.rows, check.over, check.same)
     by_seed = [dict(zip(one.seeds, one.values, strict=True)) for one in found]
     seeds = sorted(by_seed[0], key=lambda seed: (seed is None, seed))

@@ -217,6 +217,7 @@ def _story(
     progress: Progress,
     longest: float = math.inf,
 ) -> Story:
+    """Train under the faults and keep the story as JSON, or return the one that an earlier call kept."""
     command, kept = options.command(name), options.out / f"{name}.json"
     told = {**command.told(), **weather}
     if kept.is_file():

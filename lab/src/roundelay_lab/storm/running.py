@@ -107,6 +107,7 @@ class _Watcher:
     # Looking ---------------------------------------------------------------------------------------------------------
 
     def _look(self) -> None:
+        """Note in the story how far the training is and which learners live."""
         at, news = self.now, self.training.look()
         if news.label and self.begun is None:
             self.progress.start(f"{self.training.command.exp.name}: {news.label}")

@@ -52,6 +52,7 @@ def _corpus_of(run: Path, given: Path | None) -> "Corpus":
 
 
 def _heard(corpus: "Corpus", run: Path, split: str, name: str) -> "HeardUtterance | None":
+    """Return an utterance's audio, spectrogram and timed words for a page, or None if the split lacks it."""
     from roundelay.reports.mistakes import HeardUtterance
     from roundelay_speech.audio.reading import read_audio
     from roundelay_speech.audio.sound import flac, spectrogram_png

@@ -247,6 +247,7 @@ def _load(part: _Part, remote: Remote, progress: Progress, attempts: int, stall_
 
 
 def _attempt(part: _Part, remote: Remote, progress: Progress, stall_seconds: float) -> None:
+    """Download the rest of a file in one request. Raise `_Again` if the server or the connection fails."""
     version = part.version()
     # Bytes of an unknown version are of use only where a checksum will tell whether they belong to the rest.
     if part.size and not (version.get("validator") or (version and remote.digest)):

@@ -82,6 +82,7 @@ class Matrices:
         return matrix
 
     def _found(self, utterance: str) -> npt.NDArray[np.generic] | None:
+        """Return an utterance's matrix from the source, or None if the source lacks it."""
         if self.source.suffix == ".scp":
             place = self.places.get(utterance)
             if place is None:

@@ -73,6 +73,7 @@ def warped(utterances: Sequence[Utterance], warps: Warps) -> list[Utterance]:
 
 
 def _chosen(utterances: Sequence[Utterance], of: str | frozenset[str]) -> list[Utterance]:
+    """Return the utterances that `of` selects: all, those of some speakers or those of one gender."""
     if of == "all":
         return list(utterances)
     if isinstance(of, frozenset):

@@ -157,6 +157,7 @@ class Worker:
         return [self._scored(job) for job in jobs]
 
     def _scored(self, job: ToScore) -> Scored:
+        """Return the log-likelihoods per frame of an utterance's transcripts and of free phones."""
         tying = self._take(job.tree)
         if self._loop is None:
             self._loop = phone_loop(tying)

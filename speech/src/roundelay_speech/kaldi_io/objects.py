@@ -160,6 +160,7 @@ def read_compressed(source: ByteSource, form: str, key: str | None) -> npt.NDArr
 def _expanded(
     source: ByteSource, form: str, key: str | None, lowest: np.float32, spread: np.float32, rows: int, columns: int
 ) -> npt.NDArray[np.float32]:
+    """Return the values of a compressed matrix of the given form (CM, CM2 or CM3), (rows, columns)."""
     room = rows * columns
     if form != "CM":
         width = 2 if form == "CM2" else 1

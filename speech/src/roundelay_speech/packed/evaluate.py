@@ -133,6 +133,7 @@ def _scored(
     options: Evaluating,
     clean: CleanedSplits | None,
 ) -> Evaluated:
+    """Return the errors of a split's transcripts `found`, and write the scoring files if `options.out` is set."""
     split, utterances = what
     said = {u.id: u.words for u in utterances}
     heard = {name: list(transcript.words) for name, transcript in found.items()}

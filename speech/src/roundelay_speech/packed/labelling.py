@@ -119,6 +119,7 @@ def label_speech(model: Model, heard: HeardSpeech, lexicon: Lexicon, progress: P
 
 
 def _aligned(model: Model, heard: HeardSpeech, lexicon: Lexicon, tying: Tying, progress: Progress) -> LabelledSpeech:
+    """Label every frame with its tied state, by alignment of the words with the model's scores."""
     known = Lexicon(lexicon.pronunciations, tying.phones[0], frozenset(tying.phones[1:]))
     silence = model.packed.search.silence_probability
 
@@ -164,6 +165,7 @@ def _others(every: Sequence[Utterance]) -> dict[str, list[list[str]]]:
 
 
 def _written(model: Model, heard: HeardSpeech, lexicon: Lexicon, units: UnitSet, progress: Progress) -> LabelledSpeech:
+    """Label every utterance with its words in the model's units."""
     subsampling = model.hearings[0].model.module.subsampling
     kept, left_out, gains = dict[int, list[int]](), list[LeftOut](), dict[str, float]()
     different = _others(heard.utterances)

@@ -148,6 +148,7 @@ class VisitServer:
         threading.Thread(target=self._serve, args=(link,), daemon=True, name="doctor's visitor").start()
 
     def _serve(self, link: Link) -> None:
+        """Answer a visiting doctor's messages until it hangs up."""
         link.largest = LARGEST
         try:
             while True:

@@ -217,6 +217,7 @@ def _supervision_alone(
     recordings: Mapping[str, tuple[str, dict[str, Any]]],
     root: Path,
 ) -> None:
+    """Add the utterance of a supervision that no cut has, or keep it for Lhotse to load."""
     named = _text(supervision, "recording_id")
     if named not in recordings:
         raise _Fault(f"its recording {named} is in no line of the recordings")
@@ -259,6 +260,7 @@ def _utterance(
 def _on_grid(
     name: str, supervision: Mapping[str, Any], offset: float, source: _RecordingFile, channel: int
 ) -> Utterance:
+    """Return the utterance of a supervision, its start and end rounded to samples of its recording."""
     rate = source.sampling_rate
     start = offset + _seconds(supervision, "start", True)
     seconds = _seconds(supervision, "duration", False)

@@ -78,6 +78,7 @@ def _dictionary(path: Path, splits: Mapping[str, list[Utterance]]) -> Lexicon:
 def _kaldi(
     folder: Path, wanted: Mapping[str, str], root: Path, lexicon: Path | None, progress: Progress
 ) -> InspectedCorpus:
+    """Read the data directories of a folder; faults of their files are findings."""
     chosen = dict(wanted) or _directories(folder)
     splits: dict[str, list[Utterance]] = {}
     found: list[Finding] = []
@@ -133,6 +134,7 @@ def _is_data(folder: Path) -> bool:
 
 
 def _absent(chosen: Mapping[str, str], *, whole: object) -> list[Finding]:
+    """Return findings on missing splits, and on folders taken for splits of another name."""
     if not whole:
         return []
     found = [

@@ -163,6 +163,7 @@ def _tree(
     imported: ImportedTying | None,
     config: ImportConfig,
 ) -> DecisionTree:
+    """Return the decision tree that `--tying` asks for: the imported one, none, a grown one or a file's."""
     phones = corpus.lexicon.phones
     if config.tying == "kaldi":
         if imported is None:

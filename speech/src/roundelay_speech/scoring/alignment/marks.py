@@ -123,6 +123,8 @@ def _piece(word: str, start: int, end: int) -> Iterator[str]:
 
 
 class _Builder:
+    """Reader of a transcript's tokens that builds the lattice of all that may be said."""
+
     def __init__(self, tokens: list[str]) -> None:
         self.tokens = tokens
         self.place = 0

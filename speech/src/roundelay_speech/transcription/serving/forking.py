@@ -65,6 +65,8 @@ def parent_of_forks(make: Callable[[], ForkedWorker], asked: socket.socket, serv
 
 @final
 class _Forks:
+    """Loop of the process that forks one copy of a worker for each request, and ends and reaps the copies."""
+
     def __init__(self, worker: ForkedWorker, asked: socket.socket) -> None:
         self._worker, self._asked = worker, asked
         self._forks: dict[int, tuple[int, socket.socket]] = {}  # process id and its end, by descriptor
@@ -91,6 +93,7 @@ class _Forks:
                     os.kill(self._forks[descriptor][0], signal.SIGKILL)
 
     def _fork(self, asked: Mapping[str, Any], descriptors: list[int]) -> None:
+        """Fork a copy of the worker for the request `asked`; `descriptors` are its link and, with one, a file."""
         parent, (link, *file) = os.getpid(), descriptors
         child = os.fork()
         if not child:
