@@ -163,7 +163,7 @@ def check_model(strategy: Strategy, learners: int = 4) -> None:
     _hold(
         ("centre" in vectors) == (declared == "centre"), f"model is {declared!r}: there is a centre only for 'centre'"
     )
-    _hold(torch.equal(found, centre), f"model is {declared!r}, and another one is evaluated")
+    _hold(torch.equal(found, centre), f"model is {declared!r}, and another model is evaluated")
     _hold(
         (declared == "mean") == torch.allclose(centre, mean, rtol=1e-3),
         f"model is {declared!r}, and the centre {'is not' if declared == 'mean' else 'is'} the mean of rows",

@@ -416,7 +416,7 @@ def check(record: "Record | Results | WordErrors") -> None:
         value = getattr(record, one.name)
         if not _fits(value, hints[one.name]):
             shown = repr(value) if len(repr(value)) < 40 else repr(value)[:40] + "..."
-            raise ValueError(f"{one.name} is {shown}, which it cannot be")
+            raise ValueError(f"{one.name} is {shown}, a value that this field cannot have")
 
 
 def _fits(value: object, hint: Any) -> bool:

@@ -182,4 +182,4 @@ class Strategy(ABC):
     def check(self, learners: int) -> None:
         """Raise a UserError if this strategy cannot run with so many learners."""
         if learners < 1:
-            raise UserError(f"learners is {learners}: at least one is needed.")
+            raise UserError(f"learners is {learners}: at least one learner is needed.")

@@ -286,8 +286,8 @@ def _begin(part: _Part, response: HTTPResponse, begin: int) -> int | None:
     """Find the position where the answer begins; start over if that is 0. Return the length of the whole file."""
     if response.headers.get_content_type() == "text/html":
         raise UserError(
-            f"{response.url}: a web page comes from there, not the file; a network may want you to log in first. Look"
-            f"at it with a browser, or load the file by hand and put it at {part.final}."
+            f"{response.url}: a web page comes from there, not the file; a network may want you to log in first. "
+            f"Look at it with a browser, or load the file by hand and put it at {part.final}."
         )
     length = response.headers.get("Content-Length", "")
     here = int(length) if length.isdecimal() else None
@@ -424,8 +424,8 @@ def _refuse(archive: Path, member: tarfile.TarInfo) -> None:
         reason = "is a link or a device"
     if reason is not None:
         raise UserError(
-            f"{archive}: its member {member.name!r} {reason}; a corpus needs none such, so this is not the archive it "
-            "should be. Nothing of it was kept."
+            f"{archive}: its member {member.name!r} {reason}; no corpus needs such members, so this is not the archive "
+            "it should be. Nothing of it was kept."
         )
 
 

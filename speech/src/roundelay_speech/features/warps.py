@@ -91,5 +91,5 @@ def _chosen(utterances: Sequence[Utterance], of: str | frozenset[str]) -> list[U
         )
     gender = _GENDERS.get(of) or min(seconds, key=lambda one: (seconds[one] == 0, seconds[one]))
     if not seconds[gender]:
-        raise UserError(f"Speech of {of} is to be warped, and none of the training speech is theirs.")
+        raise UserError(f"Speech of {of} is to be warped, and there is none in the training speech.")
     return [u for u in utterances if (u.gender or "").lower()[:1] == gender]

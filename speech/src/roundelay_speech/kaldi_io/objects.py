@@ -273,7 +273,7 @@ def write_archive(
     with atomic_write(path) as file:
         for key, values in objects:
             if not is_one_word(key) or key in places:
-                raise UserError(f"{path}: {key!r} cannot be a key: it must be one word, and each its own.")
+                raise UserError(f"{path}: {key!r} cannot be a key: a key is one word, and no two keys are equal.")
             file.write(key.encode() + b" ")
             places[key] = f"{path}:{file.tell()}"
             try:

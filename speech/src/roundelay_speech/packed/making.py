@@ -189,7 +189,7 @@ def _one_rate(members: Sequence[EnsembleMember]) -> int:
     rates = {member.store.sampling_rate: member.exp for member in members}
     if len(rates) > 1:
         told = ", ".join(f"{exp} {rate:,} Hz" for rate, exp in rates.items())
-        raise UserError(f"The runs hear audio at several sampling rates ({told}): pack those of one.")
+        raise UserError(f"The runs hear audio at several sampling rates ({told}): pack runs at one rate.")
     return next(iter(rates))
 
 

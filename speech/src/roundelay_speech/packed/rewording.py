@@ -68,7 +68,7 @@ def reword(source: Path, options: Rewording, progress: Progress) -> Card:
     packed = read_packed(source)
     if packed.rescored:
         raise UserError(
-            f"{source}: a second pass with a large language model belongs to it, which knows no other words."
+            f"{source}: the model has a second pass with a large language model, which knows no other words."
         )
     config = _grammar(options.overrides)
     if not options.overrides and options.words is None:

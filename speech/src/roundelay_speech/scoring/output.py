@@ -74,7 +74,7 @@ def _grouped(name: str, result: Score, groups: Groups, by: str) -> dict[str, Sco
     if by == GENDER:
         if parts := by_gender(result, groups):
             return parts
-        raise UserError(f"{name}: no speaker's gender is known. Give --by a file of them, such as `spk2gender`.")
+        raise UserError(f"{name}: no speaker's gender is known. Give --by a file of genders, such as `spk2gender`.")
     problems: list[str] = []
     table = read_table(Path(by), problems)
     if problems:

@@ -137,9 +137,9 @@ def _fault(file: BinaryIO, inputs: int, outputs: int) -> str:
     start, states, arcs = _SIZES.unpack(found[-_SIZES.size :])
     size = len(head) + STATE.itemsize * states + ARC.itemsize * arcs
     if min(states, arcs) < 0 or size != os.fstat(file.fileno()).st_size:
-        return "its size is not that of so many states and arcs"
+        return f"its size does not agree with its {states:,} states and {arcs:,} arcs"
     if not 0 <= start < states:
-        return "its start is no state of it"
+        return "its start is not one of its states"
     with mmap(file.fileno(), 0, access=ACCESS_READ) as data:
         state = np.frombuffer(data, STATE, states, len(head))
         arc = np.frombuffer(data, ARC, arcs, len(head) + STATE.itemsize * states)

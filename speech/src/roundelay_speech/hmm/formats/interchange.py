@@ -191,5 +191,5 @@ def _tree(
     except UserError as error:
         raise UserError(f"{path}: {error}") from None
     if tree.phones != phones:
-        raise UserError(f"{path}: a tree of other phones than those of {corpus.folder}.")
+        raise UserError(f"{path}: the phones of this tree are not the phones of {corpus.folder}.")
     return tree
