@@ -367,8 +367,7 @@ class Recorder:
         self._write("lost", ranks=ranks)
 
     def load(self, state: ClusterState) -> None:
-        """Record that the state was replaced from outside: by an earlier one, or by a new one, which is saved beside
-        the trace."""
+        """Record that the state was replaced from outside: by an earlier one, or by one saved beside the trace."""
         found = self._digest(state)
         file = None
         if found not in self._known:

@@ -48,8 +48,7 @@ class GrowingScores:
 
     @property
     def delay(self) -> float:
-        """Largest number of seconds of audio that come, from the beginning of a sound on, before it is in the
-        scores."""
+        """Most seconds of audio that come, from the beginning of a sound on, before the sound is in the scores."""
         config, rate = self._model.hearings[0].features.frames, self._model.sample_rate
         overlap = config.frame_length(rate) - self._shift
         frames = max(
@@ -95,8 +94,8 @@ class GrowingScores:
 
 
 def in_chunks(model: Model, frames: int | None) -> Model:
-    """Return the model with its networks evaluated in chunks of so many frames: fewer are sooner, more are better; the
-    same for None.
+    """Return the model with its networks evaluated in chunks of `frames` frames (fewer are faster, more are better);
+    None: unchanged.
 
     Raises:
         UserError: a network was not trained for that.
@@ -111,7 +110,7 @@ def in_chunks(model: Model, frames: int | None) -> Model:
 
 
 def whole_only(model: Model) -> list[str]:
-    """Return networks of a model that need the whole utterance, each kind once."""
+    """Return the names of a model's networks that need the whole utterance, each kind once."""
     needed = []
     for hearing in model.hearings:
         mean, std = (torch.from_numpy(some) for some in hearing.usual)
