@@ -293,7 +293,7 @@ class Model:
         """Make some of log-likelihoods (T, S) those of silence."""
         if where.any():
             scores[where] = _NOT_SAID
-            scores[np.ix_(where, self._quiet)] = 0.0
+            scores[np.ix_(where, np.array(self._quiet))] = 0.0
 
     def words(self, scores: Float32, *, times: bool = True) -> Transcript:
         """Return the words that the search finds in log-likelihoods (T, S), even where there is no speech."""
