@@ -15,8 +15,9 @@ from roundelay.core.checksums import write_checked
 from roundelay.core.errors import UserError
 from roundelay.core.progress import Silent
 from roundelay_speech.corpus.inspection.findings import Finding, Inspection
-from roundelay_speech.corpus.inspection.inspect import InspectOptions, inspect_corpus
-from roundelay_speech.corpus.inspection.sound import SILENT_DB, measure
+from roundelay_speech.corpus.inspection.inspect import InspectOptions, _odd_rates, inspect_corpus
+from roundelay_speech.corpus.inspection.sound import SILENT_DB, SoundFacts, measure
+from roundelay_speech.data.manifest import Utterance
 from roundelay_speech.hmm.alignment import AlignSummary
 from roundelay_speech.hmm.fit import Fit
 from support.corpora import RATE, kaldi_corpus, speechlike, write_lines
@@ -180,6 +181,13 @@ def test_transcripts_that_cannot_be_what_is_said(source: Path) -> None:
     found = only(source, "fit")
     assert found.utterances == ("a-1",)
     assert "characters a second of speech" in found.what
+
+
+def test_a_short_word_fits_though_little_of_it_is_loud() -> None:
+    """Six letters in 0.12 s of loud sound are one word of 0.4 s; a hundred are not."""
+    for word, odd in (("ШЕСТЬЯ", False), (100 * "A", True)):
+        utterance = Utterance("a-1", "a", "a.wav", 0.0, 0.4, 0, RATE, RATE, "a", word)
+        assert bool(_odd_rates([utterance], {"a-1": SoundFacts(-20.0, 0.12)})) is odd
 
 
 def test_a_transcript_that_is_too_long_for_its_phones(source: Path) -> None:

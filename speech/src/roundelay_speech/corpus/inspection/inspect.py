@@ -234,6 +234,7 @@ def _rates(corpus: InspectedCorpus) -> list[Finding]:
     return []
 
 
+_SHORT_WORD = 0.3  # s of a recording that count as speech at least
 _FASTEST = 40.0  # characters a second: twice as fast as people speak
 _SLOWEST, _LONG_S = 1.0, 8.0  # characters a second, over so many seconds of speech
 _ENOUGH = 20  # utterances whose median says something
@@ -327,6 +328,8 @@ def _odd_rates(utterances: Sequence[Utterance], sounds: Mapping[str, SoundFacts]
     rates = {}
     for u in utterances:
         seconds = sounds[u.id].speech_s if u.id in sounds else 0.0
+        if seconds > 0:  # of a short word the weak sounds are the larger part
+            seconds = max(seconds, min(_SHORT_WORD, u.duration))
         if seconds > 0 and (length := _characters(u)):
             rates[u.id] = length / seconds
     if not rates:
