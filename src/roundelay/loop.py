@@ -73,6 +73,7 @@ class Run:
             return self._go()
 
     def _go(self) -> Results | None:
+        """Train from the last checkpoint or the beginning; return the results, or None if stopped."""
         found = self._resume()
         run = LoggedRun(self.exp, self.job.recipe, self.now.frames if found else None)
         self.journal = Journal(run, self.room, self._time, self.job.loggers, self._tell)
@@ -256,6 +257,7 @@ class Run:
         return self.interrupt.asked
 
     def _watch(self, segment: SegmentPlan) -> Callable[[Glance], bool]:
+        """Return the function that a segment calls with its progress; True from it asks the segment to stop."""
         shown, most = 0, self.job.curve_points
         period = max(1, segment.epoch.pieces // most) if most else 0
         points = CurvePoints(segment, period, self.now.frames, self.journal.say, self._time)
@@ -315,6 +317,7 @@ class Run:
         )
 
     def _finish(self) -> Results | None:
+        """Evaluate the final model and return the results, or None if the run is stopped before."""
         consensus = averaged_model(self.job.average, self.saves.folder, self._load, self.runtime.consensus)
         self._save_model(consensus, self.exp)
         try:

@@ -114,8 +114,8 @@ def same_training(old: dict[str, Any], new: dict[str, Any]) -> bool:
 
 @dataclass(frozen=True)
 class Origin:
-    """Absolute paths, when the recipe was written, of a run directory and of the folder where the recipe's relative
-    paths begin."""
+    """Absolute paths of a run directory, and of the folder where its recipe's relative paths begin, when it was
+    begun."""
 
     run: Path
     working_directory: Path

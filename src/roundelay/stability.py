@@ -124,8 +124,7 @@ def stability(
 
 
 def table(edges: Sequence[Edge]) -> tuple[list[str], list[tuple[str, ...]]]:
-    """Return the titles and rows of a table, a column for each number of learners: measured edges, with theory in
-    brackets."""
+    """Return titles and rows of a table, a column a number of learners: measured edges, with theory in brackets."""
     learners = sorted({edge.learners for edge in edges} - {1}) or [1]
     rows: dict[str, dict[int, str]] = {}
     for edge in edges:
@@ -196,7 +195,7 @@ def largest_stable(
 
 
 def _distance(runtime: SimRuntime, optimum: torch.Tensor) -> NDArray[np.float64]:
-    """Return the distance of rows from the optimum, by coordinate: the root mean square over learners and neighbouring
+    """Return the distance from the optimum by coordinate: root mean square over learners and neighbouring
     coordinates."""
     squares = (runtime.rows().double() - optimum).square().mean(0)
     return cast(NDArray[np.float64], squares.reshape(-1, NEIGHBOURS).mean(1).sqrt().numpy())

@@ -29,8 +29,7 @@ def visible(text: str) -> str:
 
 
 def _acts(character: str) -> bool:
-    """Return True for control characters, invisible ones, those that change the direction of writing, and
-    surrogates."""
+    """Return True for control and invisible characters, those that change the direction of writing, and surrogates."""
     return unicodedata.category(character) in ("Cc", "Cf", "Cs", "Zl", "Zp") and character not in _JOINERS
 
 

@@ -126,8 +126,7 @@ def total(runtime: SimRuntime) -> Tensor:
 
 
 def check_speed(strategy: Strategy, learners: int = 3) -> None:
-    """Check `synchronous`: results do not depend, bit for bit, on the speed of learners if it is True, and do
-    if False."""
+    """Check `synchronous`: if True, results do not depend, bit for bit, on the speed of learners; else they do."""
     rows = []
     for cost, slow in ((CostModel(), ()), (JITTER, (Straggler(0, 7.0),))):
         with SimRuntime(cluster(strategy, learners, stragglers=slow), cost) as runtime:
@@ -164,7 +163,7 @@ def check_model(strategy: Strategy, learners: int = 4) -> None:
     _hold(
         ("centre" in vectors) == (declared == "centre"), f"model is {declared!r}: there is a centre only for 'centre'"
     )
-    _hold(torch.equal(found, centre), f"model is {declared!r}, and another one is evaluated")
+    _hold(torch.equal(found, centre), f"model is {declared!r}, and another model is evaluated")
     _hold(
         (declared == "mean") == torch.allclose(centre, mean, rtol=1e-3),
         f"model is {declared!r}, and the centre {'is not' if declared == 'mean' else 'is'} the mean of rows",
@@ -241,8 +240,7 @@ def check_waits(strategy: Strategy, among: Sequence[int] = ()) -> None:
 
 
 def check_processes(strategy: Strategy, learners: int = 3) -> None:
-    """Check that processes train as the simulator does: bit for bit under a synchronous strategy, else as many
-    examples."""
+    """Check that processes train as the simulator: bit for bit under a synchronous strategy, else as many examples."""
     made = cluster(strategy, learners, momentum=0.9)
     segments = [plan(0, learners, examples=9 * MINIBATCH + 2, epoch=epoch) for epoch in range(2)]
     with SimRuntime(made) as simulator, ProcsRuntime(made, threads=1) as processes:

@@ -69,8 +69,7 @@ def train(
 
 @contextmanager
 def _left_as_it_was(exp: Path, new: bool) -> Iterator[None]:
-    """Within the `with`, if a UserError ends the run before it has begun, remove its directory again if that is
-    `new`."""
+    """Remove a `new` directory again if a UserError ends the run, within the `with`, before it has begun."""
     try:
         yield
     except UserError:

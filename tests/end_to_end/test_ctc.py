@@ -107,7 +107,7 @@ def test_utterances_too_short_for_their_units_are_named(
         ("decode", ["decode.graph=hmm"], "Give decode.graph=ctc"),
         ("decode", ["decode.ctm=true"], "decode.ctm"),
         ("decode", ["decode.graph={name: ctc, blank_costs: [0, 1]}", "decode.scale=1"], "give decode.graph.blank_cost"),
-        ("decode", ["decode.graph={name: ctc, search: greedy}"], "spell none"),
+        ("decode", ["decode.graph={name: ctc, search: greedy}"], "spell no words"),
         ("decode", ["decode.graph={name: ctc, search: greedy}", "decode.nbest=3"], "decode.nbest"),
     ],
 )

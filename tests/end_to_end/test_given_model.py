@@ -85,6 +85,13 @@ def test_digital_silence_is_a_quiet_room(talk: Path) -> None:
     np.testing.assert_allclose(long, short, atol=1e-4)
     soon, late = (model.recognise(np.pad(gated, (seconds * RATE, 2 * RATE))) for seconds in (0, 3))
     assert [(word.word, word.start + 3) for word in soon.timed] == [(word.word, word.start) for word in late.timed]
+    padded, known = np.pad(gated, (0, RATE)), model.usual
+    growing = GrowingScores(model, known).push(padded)
+    assert set(growing[-50:].argmax(1).tolist()) <= set(model._quiet)
+    sound = slice(55, -160)  # further from either end than the network sees, and less than a gap into the silence
+    np.testing.assert_allclose(
+        growing[sound], model.scores(model.features(padded), known)[: len(growing)][sound], atol=1e-3
+    )
     assert model.recognise(np.zeros(RATE, np.float32)).text == ""
 
 

@@ -371,7 +371,7 @@ def changed(path: Path, keys: str, value: Any) -> None:
         ("networks.0.weight", -1, "weight is -1"),
         ("networks.0.weight", math.nan, r"networks\[0\]\.weight is None: expected a number"),
         ("networks.0.usual_std", lambda some: [-1.0, *some[1:]], "usual_std is -1"),
-        ("networks.0.usual_mean", lambda some: some[1:], r"features, and packed\.json means of others"),
+        ("networks.0.usual_mean", lambda some: some[1:], r"features, and packed\.json the means of others"),
         ("networks.0.features.parts.0.fbank.num_bins", 100_000, "num_bins is 100000"),
         ("networks.0.features.parts.0.fbank.frame_shift_ms", 0, "frame_shift_ms is 0"),
         ("search.scale", 0, "scale is 0"),
@@ -414,7 +414,7 @@ def test_a_network_of_another_graph(model: Model, prior: Callable[[torch.Tensor]
     tensors = safetensors.torch.load(path.read_bytes())
     path.write_bytes(safetensors.torch.save({**tensors, "prior": prior(tensors["prior"]).clone()}))
     checked_anew(model.folder)
-    with pytest.raises(UserError, match="acoustic-1: its scores are not those of the graph"):
+    with pytest.raises(UserError, match="acoustic-1: the network does not have the"):
         load_model(model.folder)
 
 

@@ -127,10 +127,7 @@ def test_hosts_that_disagree_say_in_what(inside: Path) -> None:
     ("options", "message"),
     [
         (["--strategy", "ssgd", "--on-death", "shrink"], "on several hosts the death of a learner ends the run"),
-        (
-            ["--strategy", "asgd", "--record"],
-            "it exchanges a centre between them",
-        ),
+        (["--strategy", "bmuf,quorum=2", "--record"], "it gathers a quorum between them"),
         (["--strategy", "ssgd", "--record", "--wire", "bf16"], "leave wire and means between hosts out, or record"),
         (["--strategy", "adpsgd", "--runtime", "sim"], "hosts train together on procs"),
         (["--strategy", "hadpsgd,node_size=2"], "a node must be on one host"),

@@ -9,12 +9,23 @@ import pytest
 import torch
 
 from roundelay.core.errors import UserError
+from roundelay.core.files import DiskFull
 from roundelay.core.flat import CHUNK
 from roundelay.runtime.attached.entering import AttachTerms, Entrance
 from roundelay.runtime.attached.turns import Turns
 from roundelay.runtime.hosts.options import SessionHostOptions
 from roundelay.runtime.launch.world import HostPlace, World
-from roundelay.runtime.trace import Access, Kind, TraceEvent, TraceWriter, Use, hash_of, read_events, session_folder
+from roundelay.runtime.trace import (
+    Access,
+    Kind,
+    TraceEvent,
+    TraceWriter,
+    Use,
+    hash_of,
+    read_events,
+    session_folder,
+    write_entry,
+)
 from roundelay.strategies import make_strategy
 from support import attached_recording
 from support.attached_hosts import HostsOfLearners
@@ -121,7 +132,7 @@ def record_on_hosts(record: Path, *strategy: str) -> str:
 
 
 def test_sessions_on_two_hosts_come_out_the_same_on_one(tmp_path: Path) -> None:
-    """Exchanges between hosts, whole, coded and in fragments, and means and mixes along the chain."""
+    """Exchanges between hosts, whole, coded and in fragments, with a centre too, means and mixes along the chain."""
     was = reports(record_on_hosts(tmp_path))
     ring = 1 + [options.get("topology") for _, _, options in ON_HOSTS].index("fixed-ring")
     kinds = [event.kind for event in read_events(tmp_path / "both" / f"session-{ring}", 2, carried=True)]
@@ -150,7 +161,8 @@ def test_a_corrupt_gradient_on_another_host_is_named(
 @pytest.mark.parametrize(
     ("strategy", "hosts", "says"),
     [
-        ("asgd", {}, "asgd period 1 on several hosts cannot be recorded: it exchanges a centre"),
+        ("bmuf,quorum=2", {}, "on several hosts cannot be recorded: it gathers a quorum"),
+        ("easgd", {"wire": "int8"}, "leave wire and means between hosts out, or record"),
         ("a2cid2", {}, "it exchanges more than rows between them"),
         ("ssgd", {"wire": "bf16"}, "leave wire and means between hosts out, or record"),
     ],
@@ -227,3 +239,13 @@ def test_a_record_with_a_death_or_of_something_else_is_refused(tmp_path: Path) -
     (folder / "rank-0.bin").write_bytes(b"\x63" * 32)
     with pytest.raises(UserError, match=r"rank-0\.bin: has an event of unknown kind"):
         Turns(folder, 1)
+
+
+def test_a_full_disk_is_named(tmp_path: Path) -> None:
+    """By a device that always is."""
+    for name in ("rank-0.bin", "trace.jsonl"):
+        (tmp_path / name).symlink_to("/dev/full")
+    with pytest.raises(DiskFull, match=r"rank-0\.bin: the disk is full"):
+        TraceWriter(tmp_path, 0).note(Kind.STEP, mine=0)
+    with pytest.raises(DiskFull, match=r"trace\.jsonl: the disk is full"):
+        write_entry(tmp_path, "learner", "trace.jsonl")

@@ -165,8 +165,8 @@ def test_another_host_finds_it_by_its_name_and_numbers(codec: Codec) -> None:
 @pytest.mark.parametrize(
     ("name", "numbers", "wrong"),
     [
-        ("int9", [], "none of ours"),
-        (7, [], "none of ours"),
+        ("int9", [], "no codec 'int9'"),
+        (7, [], "no codec 7"),
         ("sparse", [0.1], "has 2 numbers"),
         ("sparse", ["0.1", 1], "has 2 numbers"),
         ("sparse", [0.0, 1], "above 0"),
@@ -285,7 +285,7 @@ def test_both_rows_remember_what_the_rule_has_not_seen_of_them(codec: Codec, rem
 
 def test_private_vectors_and_ages_go_with_rows_in_full_precision() -> None:
     rows = [Row(rank, vector(5), np.zeros(2, np.int64), NoLock()) for rank in range(2)]
-    with pytest.raises(ValueError, match="nothing but the two rows"):
+    with pytest.raises(ValueError, match="takes no private vectors"):
         reach(rows[0], rows[1], Exchange(1, pair_average_, since=0, codec=CODECS["int8"]))
     assert rows[0].version == rows[1].version == 0
     assert not rows[0].torn

@@ -291,5 +291,5 @@ def test_rules_of_a_strategy_are_for_those_who_train_by_it() -> None:
     rule, strategy = WHOLE["close"], make_strategy("bsp quorum=2")
     assert describe(find(rule, 2, False, strategy)) == rule
     for other in (None, make_strategy("bsp"), make_strategy("adpsgd")):
-        with pytest.raises(ValueError, match="no rule of this strategy"):
+        with pytest.raises(ValueError, match="not a rule of the run's strategy"):
             find(rule, 2, False, other)

@@ -258,7 +258,7 @@ def test_a_host_that_says_what_nobody_understands_is_lost(run: Run) -> None:
     header, payload = run.message("sing")
     run.member.link.send("sing", header, [payload])
     assert not run.served(remote)
-    assert "'sing' is no message that is understood here" in run.runtime._hosts.lost[-1].reason
+    assert "'sing' is not a kind of message that is understood here" in run.runtime._hosts.lost[-1].reason
 
 
 @pytest.mark.parametrize("kind", [kind for kind in KINDS if kind not in ("prepared", "interrupt", "sing")])

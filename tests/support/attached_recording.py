@@ -41,6 +41,9 @@ ON_HOSTS: tuple[tuple[str, str, dict[str, object]], ...] = (
     ("adpsgd", "share", {"rate": "as-is", "topology": "fixed-ring", "hosts": {"wire": "int8", "fragments": 2}}),
     ("divshare", "sampler", {"fragments": 3}),
     ("hadpsgd", "share", {"node_size": 2}),
+    ("asgd", "sampler", {"period": 2}),
+    ("easgd", "own", {"period": 2}),
+    ("async-diloco", "share", {"period": 3}),
 )
 """Sessions on several hosts."""
 SLOW, BUSY = "TEST_SLOW", "TEST_BUSY"

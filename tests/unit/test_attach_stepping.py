@@ -309,21 +309,22 @@ def test_a_step_around_the_session_is_refused() -> None:
 
 
 def test_a_wrapped_optimizer_is_unwrapped() -> None:
-    """As Accelerate wraps it."""
+    """As Accelerate and Opacus wrap it: under any name; one that it has beside, for other parameters, is none."""
 
     class Wrapped(torch.optim.Optimizer):
         def __init__(self, optimizer: torch.optim.Optimizer) -> None:
-            self.optimizer = optimizer
+            self.beside = torch.optim.SGD([torch.zeros(1, requires_grad=True)], lr=0.1)
+            self.held, self.param_groups = optimizer, optimizer.param_groups
 
         def step(self, closure: Any = None) -> Any:
-            return self.optimizer.step(closure)
+            return self.held.step(closure)
 
     model, plain = network(), network()
     plainly(plain, one(plain))
     wrapped = Wrapped(one(model)[0])
     with roundelay.attach(model, wrapped):
         for x, y in batches():
-            wrapped.optimizer.zero_grad()
+            wrapped.held.zero_grad()
             backward(model, x, y)
             wrapped.step()
     assert all(torch.equal(a, b) for a, b in zip(plain.parameters(), model.parameters(), strict=True))

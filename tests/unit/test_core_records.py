@@ -115,7 +115,8 @@ def test_lines_of_earlier_versions_have_no_checksum_and_are_held_to_the_schema(t
     assert read_events(path) == RECORDS[:2]
     path.write_text(line.replace("1.5", '"1.5"') + f"\n{to_line(RECORDS[1])}\n")
     with pytest.raises(
-        UserError, match=r"events\.jsonl:1: damaged, not a record \(wall_s is '1\.5', which it cannot be"
+        UserError,
+        match=r"events\.jsonl:1: damaged, not a record \(wall_s is '1\.5', a value that this field cannot have",
     ):
         read_events(path)
 

@@ -179,7 +179,7 @@ def test_words_that_units_spell(search: str) -> None:
     run = SpelledWords(chosen.columns_of(units, "SIL"), chosen)
     found = run.search([("u", scores), ("none", scores[:1])], Search(1.0)).hypotheses
     assert {u: h.words for u, h in found.items()} == {"u": ("AA", "B"), "none": ()}
-    with pytest.raises(UserError, match=r"search is .*spell none"):
+    with pytest.raises(UserError, match=r"search is .*spell no words"):
         SpelledWords(chosen.columns_of(UnitSet(("A", "B")), "SIL"), chosen)
 
 

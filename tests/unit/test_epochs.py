@@ -88,5 +88,5 @@ def test_a_division_is_said_in_words() -> None:
     )
     assert EpochPlan(0, 30, 10, 3, 0).division((10, 20)) == ""
     assert EpochPlan(0, 30, 10, 3, 0).division(()) == ""
-    with pytest.raises(ValueError, match="more than shares are for"):
+    with pytest.raises(ValueError, match="above the learners that have shares"):
         plan.share(3)

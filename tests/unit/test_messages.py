@@ -89,7 +89,7 @@ def test_a_message_arrives_as_it_was_said(message: Many) -> None:
         ({"maybe": "x"}, "maybe: 'x' is no whole number"),
         ({"inner": {}}, "inner: a is missing"),
         ({"inner": {"a": "x"}}, "inner: a: 'x' is no whole number"),
-        ({"inner": {"a": 1, "c": 2}}, "inner: ['c'] belong to no Inner"),
+        ({"inner": {"a": 1, "c": 2}}, "inner: ['c'] are not fields of Inner"),
         ({"named": [1]}, "named: [1] is no object"),
         ({"named": {"e": None}}, "named: None is no whole number"),
         ({"codec": "fp64"}, "codec: 'fp64' is no codec of ours"),
@@ -110,7 +110,7 @@ def test_what_is_wrong_is_said_with_message_and_field(changed: dict[str, Any], s
 def test_a_field_that_is_missing_and_a_kind_that_is_unknown_are_named() -> None:
     with pytest.raises(InvalidMessage, match=r"^many: whole is missing$"):
         Dialect(Many).read(Frame("many", {}))
-    with pytest.raises(InvalidMessage, match=r"^.sing. is no message that is understood here$"):
+    with pytest.raises(InvalidMessage, match=r"^.sing. is not a kind of message that is understood here$"):
         Dialect(Many).read(Frame("sing", {}))
 
 

@@ -127,7 +127,7 @@ def test_there_may_be_more_places_than_learners_that_begin() -> None:
         ({"RANK": None}, "RANK is not"),
         ({"RANK": "6"}, "ranks go from 0"),
         ({"LOCAL_RANK": "2"}, "LOCAL_RANK goes from 0"),
-        ({"LOCAL_RANK": None}, "only one is set"),
+        ({"LOCAL_RANK": None}, "only one of LOCAL_RANK"),
         ({"LOCAL_WORLD_SIZE": "two"}, "must be a whole number"),
         ({"MASTER_ADDR": None}, "MASTER_ADDR is not set"),
         ({"MASTER_ADDR": "no host of this name.invalid"}, "cannot be reached from here"),

@@ -120,7 +120,7 @@ def test_nothing_else_is_looked_up(description: Any) -> None:
 
 @pytest.mark.parametrize(("private", "aged"), [(0, True), (2, True), (1, False)])
 def test_a_rule_is_given_what_it_takes(private: int, aged: bool) -> None:
-    with pytest.raises(ValueError, match="not to be used like this"):
+    with pytest.raises(ValueError, match="does not take these arguments"):
         find(describe(Report()), private, aged)
 
 

@@ -85,8 +85,7 @@ class Costs:
         return max(1.0, learners / self.cores)
 
     def host(self, learners: int, frames: float, steps_a_mean: float) -> VirtualCluster:
-        """Return the measured host with `learners` learners, as a virtual cluster; effects that no run measured cost
-        nothing."""
+        """Return the host with `learners` learners as a virtual cluster; effects that no run measured cost nothing."""
         update = self.other(lambda run: run.update, learners) or 0.0
         mean = self.mean(learners, steps_a_mean)  # of a group of any size, or a mix with neighbours
         return VirtualCluster(

@@ -46,8 +46,7 @@ def probed_recipe(recipe: Recipe, machines: Machines) -> tuple[VirtualCluster, A
 
 
 def _seconds(learner: Learner, plan: EpochPlan, machines: Machines) -> float:
-    """Return the seconds of a gradient of one of the plan's minibatches, with as many threads as a learner has on
-    `machines`."""
+    """Return the seconds of a gradient of one of the plan's minibatches, with a learner's threads on `machines`."""
     x = learner.initial()
     gradient = torch.empty_like(x)
 

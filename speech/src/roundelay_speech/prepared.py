@@ -69,14 +69,14 @@ class Corpus:
 
     @property
     def held_out(self) -> list[str]:
-        """Splits that are recognised where none are named: all but the training split."""
+        """Splits that are recognised by default: all but the training split."""
         return [name for name in self.splits if self.unlabelled or name != TRAIN]
 
     def features(self) -> FeatureStore:
-        """Open the features.
+        """Open the features of the corpus.
 
         Raises:
-            UserError: they are missing, broken, or belong to other utterances.
+            UserError: the features are missing or broken, or belong to other utterances.
         """
         store = FeatureStore.open(self.folder / self.feature_folder)
         if absent := [u.id for u in self.utterances if u.id not in store]:
@@ -87,8 +87,7 @@ class Corpus:
         return store
 
     def transcripts(self, split: str) -> list[str]:
-        """Return transcripts of a split, each once: copies of an utterance say nothing new. Those of absent shards are
-        among them.
+        """Return the transcripts of a split, without those of copies, and with those of absent shards.
 
         Raises:
             UserError: the corpus is unlabelled.
@@ -99,7 +98,7 @@ class Corpus:
         return [u.text for u in self.splits[split] if not u.copied]
 
     def check_labelled(self) -> None:
-        """Raise a UserError if the corpus is for recognition alone."""
+        """Raise a UserError if the corpus has no transcripts."""
         if self.unlabelled:
             raise UserError(
                 f"{self.folder}: prepared with --unlabelled, to be recognised: nothing is trained on or aligned to it. "
@@ -108,18 +107,16 @@ class Corpus:
 
     @property
     def alignment_lexicon(self) -> Lexicon:
-        """The lexicon, and pronunciations of words that only the held-out splits have: guesses, and those of a
-        dictionary for words outside the vocabulary.
-
-        Their frames can be labelled so; but the recogniser, which cannot know those words, must not be given them.
-        """
+        """The lexicon, with pronunciations of words that only held-out splits have: guesses, and those of a dictionary
+        for words outside the vocabulary. By these, held-out frames can be labelled; a recogniser must not be given
+        them."""
         return dataclasses.replace(self.lexicon, pronunciations={**self.lexicon.pronunciations, **self.held_out_words})
 
     def alignable(self, split: str) -> list[Utterance]:
         """Return the utterances of a split with transcripts that fit `alignment_lexicon`; score against `splits`.
 
-        Words missing from the lexicon were dealt with in the training split by `prepare`; in the others, by the same
-        policy, here: the transcripts that are scored keep them.
+        In the training split `prepare` has dealt with words missing from the lexicon; this function does so, by the
+        same policy, in other splits, whose scored transcripts keep them.
         """
         return resolve_missing_words(self.splits[split], self.alignment_lexicon, self.on_missing_words, self.map_to)[0]
 
@@ -133,10 +130,10 @@ class CorpusSummary:
 
 
 def read_summary(folder: Path) -> CorpusSummary:
-    """Return the summary of a prepared corpus, all files held to their checksums.
+    """Return the summary of a prepared corpus, after a check of all files by their checksums.
 
     Raises:
-        UserError: the folder is not one, or one of its files is missing or broken.
+        UserError: the folder is no prepared corpus, or one of its files is missing or broken.
     """
     summary = _read_corpus_json(folder)
     try:
@@ -166,10 +163,10 @@ def _read_corpus_json(folder: Path) -> dict[str, Any]:
 
 
 def load_corpus(folder: Path) -> Corpus:
-    """Read a prepared corpus. Where some shards of its training features are not here it is a smaller one.
+    """Read a prepared corpus. If shards of its training features are missing, the corpus is smaller.
 
     Raises:
-        UserError: the folder is not one, or one of its files is missing or broken.
+        UserError: the folder is no prepared corpus, or one of its files is missing or broken.
     """
     summary = _read_corpus_json(folder)
     try:
@@ -206,7 +203,7 @@ def load_corpus(folder: Path) -> Corpus:
 
 
 def write_prepared(corpus: Corpus) -> None:
-    """Write everything of a prepared corpus but its features, `corpus.json` last.
+    """Write a prepared corpus except its features, `corpus.json` last.
 
     Raises:
         UserError: an id occurs in two splits; the disk is full.
@@ -278,7 +275,7 @@ def has_words(split: str, utterances: Sequence[Utterance]) -> bool:
     """Return True if all utterances of a split have transcripts, False if none has.
 
     Raises:
-        UserError: some have, and others not.
+        UserError: some utterances have transcripts, and others not.
     """
     without = [u.id for u in utterances if not u.words]
     if without and len(without) < len(utterances):

@@ -54,8 +54,8 @@ MakeJob = Callable[[Recipe, Path], Job]
 
 
 def beginning_of(recipe: Recipe, exp: Path | None, make_job: MakeJob) -> Begin | None:
-    """Return the way in which a run of `recipe` in `exp` finds the model it starts from; None: it has one of its
-    own."""
+    """Return the function that finds the model from which a run of `recipe` in `exp` starts; None: its own initial
+    model."""
     init = recipe.init
     if init.model is None and not (init.first.epochs and exp):
         return None
@@ -75,8 +75,8 @@ def beginning_of(recipe: Recipe, exp: Path | None, make_job: MakeJob) -> Begin |
 
 
 def first_phase(recipe: Recipe, first: FirstPhase, beside: Path) -> tuple[Recipe, Path]:
-    """Return the recipe of the first phase of `recipe`, and the run directory in the folder `beside` that it has for
-    itself: it depends on everything that decides the phase, and on nothing else of the run."""
+    """Return the recipe of the first phase of `recipe`, and its run directory in the folder `beside`, whose name
+    depends on everything that decides the phase, and on nothing else of the run."""
     asked = recipe.training
     training = Training(
         runtime=asked.runtime,
@@ -105,7 +105,7 @@ def first_phase(recipe: Recipe, first: FirstPhase, beside: Path) -> tuple[Recipe
 
 
 def targets_of(alignment: Path) -> str:
-    """Return digest of the tied states of an alignment; empty where it cannot be read."""
+    """Return a digest of the tied states of an alignment; "" if it cannot be read."""
     try:
         tree = read_json(alignment / TREE)
     except UserError:
@@ -114,12 +114,12 @@ def targets_of(alignment: Path) -> str:
 
 
 def targets_of_units(units: UnitSet) -> str:
-    """Return digest of units, in their order."""
+    """Return a digest of units, in their order."""
     return hashlib.sha256(json.dumps(units.columns).encode()).hexdigest()[:16]
 
 
 def _targets_of_recipe(recipe: Recipe) -> str:
-    """Return the digest of the training data of a run of this recipe; empty where it cannot be read."""
+    """Return the digest of the targets (tied states or units) of a recipe; "" if they cannot be read."""
     if recipe.unaligned:
         return targets_of_units(units_of(recipe.units, load_corpus(recipe.corpus)))
     return targets_of(recipe.aligned)
@@ -130,7 +130,7 @@ def _targets_of_recipe(recipe: Recipe) -> str:
 
 @dataclass(frozen=True)
 class _Source:
-    """Parameters of a model by name, and the facts known of it."""
+    """A model to start from: parameters by name, and facts known of it."""
 
     path: Path
     tensors: Mapping[str, Tensor]
@@ -150,10 +150,10 @@ def _started(recipe: Recipe, init: Init, learner: ModuleLearner) -> Beginning:
 
 
 def _source(recipe: Recipe, path: Path, init: Init, module: AcousticNetwork) -> _Source:
-    """Return the model that `path` names.
+    """Load the model that `path` names.
 
     Raises:
-        UserError: there is none, or it was trained on other features.
+        UserError: there is no such model, or it was trained on other features.
     """
     if path.is_dir() and (networks := sorted(path.glob(f"{PACKED_NETWORK}*/{MODEL}"))):
         if len(networks) > 1:
@@ -201,7 +201,7 @@ def _best(exp: Path) -> Path:
     """Return the JSON of the checkpoint with the lowest held-out loss so far.
 
     Raises:
-        UserError: there is none.
+        UserError: there is no checkpoint.
     """
     newest = latest(exp / FOLDER)
     if newest is None:
@@ -211,7 +211,7 @@ def _best(exp: Path) -> Path:
 
 
 def _checkpoint(path: Path, module: AcousticNetwork) -> _Source:
-    """Return the model that would be evaluated at a checkpoint: the centre, or the mean of the rows that are models."""
+    """Load the model at a checkpoint that would be evaluated: the centre, or the mean of the rows that are models."""
     exp = path.parent.parent
     if not (exp / RECIPE).is_file():
         raise UserError(f"init.model: {path} is not in the folder {FOLDER} of a run directory, which has its recipe.")
@@ -227,10 +227,11 @@ def _checkpoint(path: Path, module: AcousticNetwork) -> _Source:
 
 
 def _named(row: Tensor, module: AcousticNetwork, path: Path) -> dict[str, Tensor]:
-    """Return the row (P,) by name, of a network like `module` that may have another number of tied states.
+    """Split a row (P,) into parameters by name, for a network like `module` that may have another number of tied
+    states.
 
     Raises:
-        UserError: it is of another network.
+        UserError: the row is of another network.
     """
     parameters, ours = dict(module.named_parameters()), _output(module)
     others = sum(p.numel() for name, p in parameters.items() if name not in ours)
@@ -252,7 +253,7 @@ def _named(row: Tensor, module: AcousticNetwork, path: Path) -> dict[str, Tensor
 
 
 def _targets_of_run(exp: Path) -> str:
-    """Return digest of the tied states that a run was trained on; empty where its alignment is not there any more."""
+    """Return a digest of the tied states on which a run was trained; "" if its alignment no longer exists."""
     try:
         return _targets_of_recipe(kept_recipe(exp))
     except UserError:
@@ -260,8 +261,7 @@ def _targets_of_run(exp: Path) -> str:
 
 
 def _check_targets(source: _Source, recipe: Recipe) -> None:
-    """Raise a UserError where the output layer's tied states, or units, are known to be others than those of the
-    recipe."""
+    """Raise a UserError if the output layer's tied states, or units, are known to differ from the recipe's."""
     if not source.targets or source.targets == _targets_of_recipe(recipe):
         return
     if recipe.unaligned:
@@ -305,13 +305,13 @@ def _names(module: AcousticNetwork) -> list[str]:
 
 
 def _output(module: AcousticNetwork) -> set[str]:
-    """Return names of the parameters of the output layer."""
+    """Return the names of the parameters of the output layer."""
     return {name for name in _names(module) if name.startswith(f"{module.output_layer}.")}
 
 
 def _places(names: Iterable[str]) -> dict[tuple[str, int], str]:
-    """Return names by their parts without numbers, and by their order: dropout layers, which have no parameters, count
-    in the numbers of a Sequential, and may be there in one of two models and not in the other."""
+    """Return names of parameters by their parts without numbers, and their order, since dropout layers, without
+    parameters, count in the numbers of a Sequential, and only one of two models may have them."""
     found: dict[str, list[str]] = {}
     for name in sorted(names, key=lambda name: [int(number) for number in re.findall(r"\d+", name)]):
         found.setdefault(re.sub(r"\d+", "#", name), []).append(name)

@@ -28,12 +28,12 @@ from roundelay_speech.units.base import UnitSet
 
 MODEL, MODEL_META, UNITS = "model.safetensors", "model.json", "units.txt"
 PACKED_NETWORK = "acoustic-"
-"""Beginning of the names of folders of networks in a packed model (see packed/folder.py)."""
+"""Prefix of the names of networks' folders in a packed model (see packed/folder.py)."""
 
 
 @dataclass(frozen=True)
 class AcousticModel:
-    """A trained network, the prior it is divided by, and its training data."""
+    """A trained network, the prior by which its posteriors are divided, and facts of its input."""
 
     module: AcousticNetwork
     prior: NDArray[np.float32]  # (S,) log
@@ -41,11 +41,11 @@ class AcousticModel:
     units: UnitSet | None = None  # None: columns are tied states
 
     def features(self, corpus: Corpus, exp: Path, splits: Sequence[str] = ()) -> FeatureStore:
-        """Return the features of these splits of a corpus (none: of all) that this model, of the run `exp`,
-        understands.
+        """Return the features of a corpus that fit this model, of the run `exp`; all of `splits` (empty: all splits)
+        must have them.
 
         Raises:
-            UserError: they differ from those it was trained on: in sampling rate, frames or columns.
+            UserError: the features differ from those the model was trained on, in sampling rate, frames or columns.
         """
         return features_for(corpus, self.module.frontend.parts, self.input, str(exp), splits)
 
@@ -57,7 +57,7 @@ class AcousticModel:
 
 @dataclass(frozen=True)
 class TrainedSizes:
-    """Sizes stored beside the tensors: enough to build the network."""
+    """The sizes stored beside the tensors, enough to build the network."""
 
     model: AnyModel
     features: int
@@ -77,7 +77,7 @@ def check_trained(exp: Path) -> None:
 
 
 def load_model(exp: Path) -> AcousticModel:
-    """Return the model a run left in its directory.
+    """Load the model that a run has left in its directory.
 
     Raises:
         UserError: training has not finished, or the files do not belong together.
@@ -102,7 +102,7 @@ _USUAL_SIZE = 4096  # of sizes a network may have without a tensor of them: neig
 
 
 def _check_sizes(sizes: TrainedSizes, tensors: Mapping[str, Tensor]) -> None:
-    """Raise a ValueError where the network would be larger than the tensors it is said to have, before it is made."""
+    """Raise a ValueError if a network of these sizes would be larger than its tensors, before it is made."""
     largest = max([_USUAL_SIZE, *(length for tensor in tensors.values() for length in tensor.shape)])
     told = {one.name: getattr(sizes.model, one.name) for one in fields(sizes.model)}
     for name, value in (told | {"features": sizes.features, "states": sizes.states}).items():

@@ -1,4 +1,5 @@
-"""Everything that learners read of a prepared corpus and its alignment, in arrays that all of a host map together.
+"""Everything that learners read of a prepared corpus and its alignment, in arrays that all processes of a host map
+together.
 
 Manifests, names of utterances and checksums of thousands of hours take minutes and gigabytes; a learner needs none of
 them. So the first process that wants to train on a corpus reads and checks all of it once, and leaves in the folder
@@ -41,7 +42,7 @@ _RUNS = tuple(field.name for field in dataclasses.fields(LabelledRuns))
 
 @dataclass(frozen=True, eq=False)
 class TrainingIndex:
-    """Features, labels and labelled frames of a corpus."""
+    """The index of a corpus for training: features, labels and labelled frames."""
 
     store: FeatureStore  # without names of utterances and speakers
     labels: NDArray[np.int32]  # (T,) tied state of every frame in store order, -1 where there is none
@@ -50,10 +51,10 @@ class TrainingIndex:
 
     @classmethod
     def make(cls, corpus: Path, alignment: Path) -> "TrainingIndex":
-        """Return the index of a corpus and its alignment, both read whole and held to their checksums.
+        """Make the index of a corpus and its alignment, both read whole and checked by their checksums.
 
         Raises:
-            UserError: one of them is missing or broken.
+            UserError: corpus or alignment is missing or broken.
         """
         prepared, aligned = load_corpus(corpus), Alignment.load(alignment)
         store = prepared.features()
@@ -65,7 +66,8 @@ class TrainingIndex:
 
     @classmethod
     def open(cls, corpus: Path, alignment: Path) -> "TrainingIndex":
-        """Return the index that is there, or a new one where there is none, or one of other files.
+        """Open the existing index of a corpus and its alignment, or make a new one if there is none, or only one of
+        other files.
 
         Raises:
             UserError: corpus or alignment is missing or broken.
@@ -87,7 +89,7 @@ class TrainingIndex:
 
 
 def is_in_shards(corpus: Path) -> bool:
-    """Return True if the training features of a prepared corpus are in shards, some of which may be on other hosts?"""
+    """Return True if the training features of a prepared corpus are in shards, some of which may be on other hosts."""
     if not (corpus / CORPUS).is_file():
         return False
     features = str(read_sums(corpus / CORPUS, "Run `roundelay prepare` again.")[0].get("features"))
@@ -107,7 +109,7 @@ def _made_from(corpus: Path, alignment: Path) -> list[Any]:
 
 @contextmanager
 def _locked(folder: Path, how: int) -> Iterator[None]:
-    """Lock the index against writers meanwhile, or against readers too."""
+    """Within the `with`, lock the index against writers, or against readers too."""
     folder.mkdir(exist_ok=True)
     descriptor = os.open(folder, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
     try:
@@ -146,13 +148,13 @@ def _write(folder: Path, made_from: list[Any], index: TrainingIndex) -> None:
 
 
 def mapped(path: Path) -> NDArray[Any]:
-    """Return the array in a file as a plain one: an element of numpy's class of mapped arrays takes a microsecond
+    """Map the array in a file as a plain one, since an element of numpy's class of mapped arrays takes a microsecond
     more."""
     return np.asarray(map_array(path))
 
 
 def _read(folder: Path, wanted: list[Any], corpus: Path, alignment: Path) -> TrainingIndex | None:
-    """Return the index in a folder, unless it is of other files, or damaged."""
+    """Read the index in a folder; return None if it is of other files, or damaged."""
     if not wanted or not (folder / META).is_file():
         return None
     try:

@@ -1,4 +1,4 @@
-"""Transcripts of a prepared corpus as rows of units: targets of models that need no alignment."""
+"""Transcripts of a prepared corpus as sequences of units: targets of models that need no alignment."""
 
 from collections.abc import Sequence
 from itertools import pairwise
@@ -12,7 +12,7 @@ from roundelay_speech.units.base import UnitsConfig, UnitSet
 
 
 def units_of(config: UnitsConfig, corpus: Corpus) -> UnitSet:
-    """Return the units of a corpus: the same for equal lexica and training transcripts.
+    """Return the units of a corpus, which depend on its lexicon and training transcripts alone.
 
     Raises:
         UserError: a transcript has a character that is reserved.
@@ -23,7 +23,7 @@ def units_of(config: UnitsConfig, corpus: Corpus) -> UnitSet:
 def label_splits(
     corpus: Corpus, store: FeatureStore, units: UnitSet, subsampling: int
 ) -> tuple[dict[str, LabelledUtterances], list[LeftOut]]:
-    """Return the utterances of every split with their labels, and those that are left out, with reasons."""
+    """Return the utterances of every split with their labels, and the utterances left out, with reasons."""
 
     def labels_of(utterance: Utterance, rows: int) -> list[int] | str:
         if (spoken := usable.get(utterance.id)) is None:
@@ -41,5 +41,5 @@ def label_splits(
 
 
 def rows_needed(units: Sequence[str]) -> int:
-    """Return rows of scores that a row of units needs at least: one each, and a blank between two of a kind."""
+    """Return the fewest rows of scores that a sequence of units needs: one each, and a blank between two equal ones."""
     return len(units) + sum(one == following for one, following in pairwise(units))

@@ -58,6 +58,7 @@ def _of_run(wanted: Wanted, run: Path, say: Say) -> Advice:
 
 
 def _of_probe(wanted: Wanted, probe: str, say: Say) -> Advice:
+    """Return the advice for a recipe or a number of parameters, timed on this host."""
     usual = VirtualLinks().between
     link, count = _link(wanted) or usual, wanted.machines or 1
     if wanted.hosts:

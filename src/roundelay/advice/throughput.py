@@ -87,6 +87,7 @@ def candidates(cluster: VirtualCluster) -> list[Candidate]:
 
 
 def _of_many(cluster: VirtualCluster) -> Iterator[Candidate]:
+    """Yield the candidates for a cluster of several learners: strategies and their codecs."""
     machines = cluster.machines()
     nodes = {machine.learners for machine in machines}
     texts = list(EVERYWHERE)

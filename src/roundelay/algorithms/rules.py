@@ -112,15 +112,15 @@ def find(description: Any, private: int, aged: bool, strategy: Any = None, weigh
         ValueError: there is no such rule, or it takes other values.
     """
     if not isinstance(description, Mapping) or set(description) != {"name", "numbers"}:
-        raise ValueError("no description of a rule")
+        raise ValueError("a description of a rule has a name and numbers, and nothing else")
     name, numbers = description["name"], description["numbers"]
     made = RULES.get(name) if isinstance(name, str) else None
     if made is None or not isinstance(numbers, Mapping) or not all(map(_is_number, numbers.values())):
-        raise ValueError("no rule of ours")
+        raise ValueError("no rule is registered by this name, or its numbers are not finite")
     own: dict[str, Any] = {}
     if isinstance(made, type) and issubclass(made, StrategyRule):
         if "strategy" in numbers or not made.is_of(strategy):
-            raise ValueError(f"{name} is no rule of this strategy")
+            raise ValueError(f"{name} is not a rule of the run's strategy")
         own["strategy"] = strategy
     try:
         rule: Rule = made(**own, **numbers) if isinstance(made, type) else partial(made, **numbers) if numbers else made
@@ -130,7 +130,7 @@ def find(description: Any, private: int, aged: bool, strategy: Any = None, weigh
             inspect.signature(rule).bind(*[None] * (2 + private), **told)
             _USES.add(use)  # a look at a signature takes longer than the rest of a small exchange
     except TypeError as error:
-        raise ValueError(f"{name} is not to be used like this") from error
+        raise ValueError(f"{name} does not take these arguments") from error
     return rule
 
 

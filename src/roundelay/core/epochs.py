@@ -129,7 +129,7 @@ class EpochPlan:
             if rank < share.learners:
                 return share, rank, begin
             rank, begin = rank - share.learners, begin + share.examples
-        raise ValueError(f"{rank} learners more than shares are for")
+        raise ValueError(f"the rank is {rank} above the learners that have shares")
 
     def own(self, batch: Minibatch) -> tuple["EpochPlan", int]:
         """Return the plan of the order that a minibatch is drawn from, and the first position of that order."""

@@ -113,8 +113,8 @@ def read_packed(path: Path, most: int) -> bytes:
     """Return the bytes of a file, unpacked if it is packed with gzip; never more than `most` of them are in memory.
 
     Raises:
-        UserError: the file has more than `most`. OSError, EOFError, zlib.error, gzip.BadGzipFile: the file is missing,
-            unreadable or damaged.
+        UserError: the file has more than `most`.
+        OSError, EOFError, zlib.error, gzip.BadGzipFile: the file is missing, unreadable or damaged.
     """
     with open_regular(path) as file:
         packed = file.read(2) == b"\x1f\x8b"

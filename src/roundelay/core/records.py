@@ -335,6 +335,7 @@ def known(cls: type, value: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def _number(value: Any, hint: Any) -> Any:
+    """Return a JSON value as its type hint says; null for a float is NaN."""
     if hint is float:
         return float("nan") if value is None else value
     origin, arguments = get_origin(hint), get_args(hint)
@@ -415,7 +416,7 @@ def check(record: "Record | Results | WordErrors") -> None:
         value = getattr(record, one.name)
         if not _fits(value, hints[one.name]):
             shown = repr(value) if len(repr(value)) < 40 else repr(value)[:40] + "..."
-            raise ValueError(f"{one.name} is {shown}, which it cannot be")
+            raise ValueError(f"{one.name} is {shown}, a value that this field cannot have")
 
 
 def _fits(value: object, hint: Any) -> bool:

@@ -31,7 +31,7 @@ class CellState(Enum):
 
 @dataclass(frozen=True)
 class CellOutcome:
-    """The outcome of a cell: its state, and the error if it failed."""
+    """CellOutcome of a cell: state, and the error if it failed."""
 
     cell: Cell
     state: CellState
@@ -41,7 +41,7 @@ class CellOutcome:
 
 @dataclass(frozen=True, kw_only=True)
 class CellRecord:
-    """A cell and its results as numbers, which are None if it was not trained to its end."""
+    """One cell and its result. Numbers are None where it was not trained to its end."""
 
     directory: Path
     axes: Mapping[str, Any]  # by dotted key, of tuned options too; None where an axis means nothing to the strategy
@@ -65,14 +65,13 @@ class CellRecord:
 
     @property
     def learned(self) -> bool:
-        """True if the cell was trained to its end and did not diverge."""
+        """True if it was trained to its end and did not diverge."""
         return self.dev_cross_entropy is not None and not self.diverged
 
 
 @dataclass(frozen=True)
 class Tuned:
-    """The outcome of a tuning: all values tried, and the chosen one; None while some are untried, or if none
-    learned."""
+    """A configuration with all values tried, and the one chosen: None while some are not tried, or if none learned."""
 
     tuning: Tuning
     tried: tuple[CellRecord, ...]
@@ -96,7 +95,7 @@ class Tuned:
         return all(record.state in (CellState.FINISHED, CellState.FAILED) for record in self.tried)
 
     def said(self) -> str:
-        """Return the choice in a sentence, with all values tried."""
+        """Return the choice in a sentence, with all that was tried."""
         tried = "; ".join(f"{self.values(record)}: {_came_to(record)}" for record in self.tried)
         if self.chosen is None:
             verdict = "no value learned" if self.complete else "not all tried yet"
@@ -116,16 +115,16 @@ class Tuned:
         return found
 
     def values(self, record: CellRecord) -> str:
-        """Return the tuned values, with their keys, of one of this tuning's records."""
+        """Return the values tried in one of its records, with their keys."""
         return ", ".join(f"{key} {shown(record.axes[key])}" for key in self.tuning.keys)
 
 
 Cost = Callable[[CellRecord], tuple[float, ...]]
-"""Returns the cost of a cell; of several tried values the one with the least cost is the best."""
+"""Measure of which the best of several trained values has least."""
 
 
 def held_out_loss(record: CellRecord) -> tuple[float, ...]:
-    """Return the held-out cross-entropy at a cell's end, nats per frame: the usual cost."""
+    """Return held-out cross-entropy at the end, nats per frame."""
     return (record.dev_cross_entropy or 0.0,)
 
 
@@ -144,32 +143,30 @@ def tuned(tuning: Tuning, outcomes: Sequence[CellOutcome], cost: Cost = held_out
 
 
 def tunings(grid: Grid, outcomes: Sequence[CellOutcome]) -> list[Tuned]:
-    """Return the outcomes of all tunings of a grid, in its order."""
+    """Return the choices of all configurations that are tuned, in the order of the grid."""
     return [tuned(tuning, outcomes) for tuning in grid.tunings]
 
 
 def judged(grid: Grid, outcomes: Sequence[CellOutcome]) -> list[CellOutcome]:
-    """Return the outcomes of the cells that are compared, without those of trials."""
+    """Return the outcomes that count: without those of values that were tried."""
     trials = {cell.exp for tuning in grid.tunings for cell in tuning.trials}
     return [outcome for outcome in outcomes if outcome.cell.exp not in trials]
 
 
 def cell_records(grid: Grid, outcomes: Sequence[CellOutcome]) -> list[CellRecord]:
-    """Return a record for every cell that is compared, failed and waiting ones included."""
+    """Return a record for every cell that counts, those that failed or wait included."""
     return [record_of(outcome) for outcome in judged(grid, outcomes)]
 
 
 def record_of(outcome: CellOutcome) -> CellRecord:
     """Return the record of one cell. A run that cannot be read makes it a failed one."""
-    cell, what, run = outcome.cell, outcome.cell.configuration, None
+    cell, what, numbers = outcome.cell, outcome.cell.configuration, dict[str, Any]()
     try:
         run = load_run(cell.exp) if outcome.trained else None
     except UserError as error:
-        outcome = CellOutcome(cell, CellState.FAILED, trained=False, error=str(error))
-    numbers: dict[str, Any] = (
-        {}
-        if run is None
-        else {
+        run, outcome = None, CellOutcome(cell, CellState.FAILED, trained=False, error=str(error))
+    if run is not None:
+        numbers = {
             "dev_cross_entropy": run.cross_entropy,
             "dev_accuracy": run.accuracy,
             "wer": {split: errors.wer for split, errors in run.results.wer.items()},
@@ -180,7 +177,6 @@ def record_of(outcome: CellOutcome) -> CellRecord:
             "staleness_largest": run.stale_largest,
             "consensus_distance": run.results.consensus_distance,
         }
-    )
     return CellRecord(
         directory=cell.exp,
         axes=dict(what.axes),
@@ -233,7 +229,7 @@ def diverged(run: Run) -> bool:
 
 
 def _at_edge(value: object, tried: Iterable[object]) -> bool:
-    """Return True if `value` is the smallest or the largest of several numbers tried; words have no order."""
+    """Return True if a number is the smallest or the largest of several tried; words have no order."""
     numbers = {other for other in tried if isinstance(other, int | float) and not isinstance(other, bool)}
     return len(numbers) > 1 and value in (min(numbers), max(numbers))
 

@@ -165,6 +165,7 @@ def scale(
 def _scale(
     source: str, overrides: Sequence[str], wanted: WantedWays, folder: Path | None, work: _Work
 ) -> list[OneClock]:
+    """Train each strategy with each number of learners, and return the measured and simulated clocks."""
     if work.place is not None:
         check_learners(wanted.learners, work.place)
         if wanted.simulated:

@@ -122,7 +122,7 @@ class Task(ABC):
         Raises:
             ValueError: the task has no such numbers.
         """
-        raise ValueError(f"{type(self).__name__} measures nothing")
+        raise ValueError(f"{type(self).__name__} has no numbers that `build` measures")
 
     @abstractmethod
     def build(self) -> Learner:

@@ -76,6 +76,7 @@ class Scalars:
         return self._frames, numbers
 
     def _numbers(self, record: Record) -> Mapping[str, float]:
+        """Return the named numbers of a record, none for records without any."""
         match record:
             case CurvePoint():
                 self._frames = record.frames

@@ -36,8 +36,7 @@ from roundelay.reports.series import (
 
 
 def legend(series: Sequence[Series]) -> Families:
-    """Return the legend of the series, grouped by strategy if strategies have several variants (learners,
-    stragglers)."""
+    """Return the legend of the series, by strategy if strategies have several variants (learners, stragglers)."""
     by_label: dict[str, list[Series]] = {}
     for s in series:
         by_label.setdefault(s.runs[0].results.label, []).append(s)
@@ -160,8 +159,7 @@ def time_to_target(comparison: Comparison) -> Markup | None:
 
 
 def _best_first(series: Sequence[Series], measure: Callable[[Series], float | None]) -> list[Series]:
-    """Sort series by their measure, least first, those without one last, and each with stragglers right below the same
-    without."""
+    """Sort series by their measure, least first, none last, and each with stragglers right below the same without."""
 
     def place(s: Series) -> tuple[float, int, bool, int]:
         calm = _calm(s, series)
@@ -192,8 +190,7 @@ _LEARNERS = re.compile(r", \d+ learners")
 
 
 def speedup(comparison: Comparison) -> Markup | None:
-    """Return a chart of frames per second over those of one learner, by number of learners; None if no run has a
-    one-learner partner."""
+    """Return a chart of frames per second over those of one learner, by learners; None without runs of one learner."""
     known = [
         Scaling(_LEARNERS.sub("", s.name), s.index, s.runs[0].results.learners, found.mean, found, s.name)
         for s in comparison.series

@@ -225,6 +225,7 @@ def load_runs(folders: Sequence[Path]) -> list[Run]:
 
 
 def _assemble(folder: Path, results: Results, records: list[Record], *, ended: bool) -> Run:
+    """Return a run from its results and event records, its segments and staleness merged by epoch."""
     newest = max([results.schema, *(start.schema for start in of_kind(records, RunStarted))])
     if newest > SCHEMA:
         raise UserError(f"{folder}: written by a newer Roundelay (schema {newest}, this one reads {SCHEMA}). Upgrade.")

@@ -53,7 +53,7 @@ def series_of(runs: Sequence[Run]) -> list[Series]:
 
 
 def _told_apart(names: Sequence[str], groups: Sequence[Sequence[Run]]) -> list[str]:
-    """Make equal names different: append the settings in which their runs' recipes differ, or else the names of the
+    """Make equal names different: append settings in which their runs' recipes differ, or else the names of the
     runs."""
     found = list(names)
     for name in dict.fromkeys(names):
@@ -115,8 +115,7 @@ def interval(errors: float, words: int) -> tuple[float, float]:
 
 
 def errors_interval(errors: WordErrors) -> tuple[float, float]:
-    """Return the 95 % interval of an error rate in percent: by the recorded bootstrap over utterances, else by the
-    count alone."""
+    """Return the 95 % interval of an error rate in percent: by the recorded bootstrap, else by the count alone."""
     if errors.interval is not None:
         low, high = errors.interval
         return low, high

@@ -149,8 +149,7 @@ def _life(folder: Path, live: Live | None, age: float | None) -> Life:
 
 
 def _lost(records: list[Record], live: Live | None) -> tuple[LostSeen, ...]:
-    """Return the learners that were lost and not replaced: in earlier segments by the records, in this one by
-    `live.json`."""
+    """Return learners lost and not replaced: in earlier segments by the records, in this one by `live.json`."""
     empty: dict[int, LostSeen] = {}
     for record in records:
         if isinstance(record, RunStarted):

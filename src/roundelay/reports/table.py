@@ -72,8 +72,7 @@ def _columns(words: Wording) -> list[Column[Run]]:
 
 
 def columns(runs: Sequence[Run]) -> list[Column[Run]]:
-    """Return the columns of the table for `runs`, without those in which all agree; subsets of the test split stand
-    beside it."""
+    """Return the table's columns for `runs`, without those in which all agree, with subsets of the test split."""
     usual = _columns(worded(runs))
     splits = [errors for run in runs if (errors := run.results.wer.get("test"))]
     parts = [
@@ -95,7 +94,7 @@ def summary_table(runs: Sequence[Run]) -> list[list[str]]:
 
 
 def means(comparison: Comparison, *, seeds: bool = False) -> list[Column[Series]]:
-    """Return the columns of the table over seeds, without empty ones; that of seeds only if their number differs, or if
+    """Return the columns of the table over seeds, without empty ones; seeds only if their number differs, or
     `seeds`."""
     target = "" if comparison.target is None else f"{comparison.target:.4g}"
     words = worded(run for run, _ in comparison.figures)

@@ -78,8 +78,7 @@ def write_trace(runs: Sequence[Run], out: Path) -> Path:
 
 
 def _last(run: Run) -> Timeline | None:
-    """Return the last timeline of a run with several lanes; that of a learner that replaced another has only
-    its own."""
+    """Return the last timeline of a run with several lanes; one of a replacement has only a lane of its own."""
     return next((one for one in reversed(run.timelines) if sum(map(bool, one.lanes)) > 1), None)
 
 

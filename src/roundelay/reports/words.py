@@ -155,8 +155,7 @@ def rate(counts: Iterable[tuple[float, int]]) -> Rate:
 
 
 def difference(a: Mapping[str, tuple[float, int]], b: Mapping[str, tuple[float, int]]) -> Difference | None:
-    """Compare the errors of `a` and `b`, by utterance; return None unless both have the same utterances, at
-    least two."""
+    """Compare the errors of `a` and `b`; return None unless both have the same utterances, at least two."""
     if a.keys() != b.keys() or len(a) < 2 or not (words := sum(w for _, w in a.values())):
         return None
     rows = [(a[name][0], b[name][0], float(a[name][1])) for name in sorted(a)]
@@ -199,8 +198,7 @@ def confused(runs: Iterable[Sequence[ScoredUtterance]]) -> Counter[WordPair]:
 def grouped(
     runs: Sequence[Sequence[ScoredUtterance]], of: Callable[[ScoredUtterance], str | None]
 ) -> dict[str, list[tuple[float, int]]]:
-    """Return (errors, words) of the utterances of each group, as `of` names it; utterances without a group are left
-    out."""
+    """Return (errors, words) of the utterances of each group, as `of` names it, without utterances of no group."""
     counts = errors_by_utterance(runs)
     found: dict[str, list[tuple[float, int]]] = {}
     for u in runs[0] if runs else ():

@@ -93,8 +93,7 @@ class Backend(ABC):
         once."""
 
     def starts(self, effect: Reach, handle: Handle[int | None]) -> bool:
-        """Start an effect if this backend performs it by itself, and return True; at its end it calls
-        `handle.finish`."""
+        """Start an effect, and return True, if this backend performs it by itself, and then finishes `handle`."""
         return False
 
     def deferrable(self, peer: int) -> Row | None:

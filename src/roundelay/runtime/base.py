@@ -134,8 +134,7 @@ class Cluster:
         return {name: f"centre {name}" for name in self.strategy.centre_memory}
 
     def stop_round(self, reached: int) -> int:
-        """Return the round before which an interrupted segment ends, if the furthest learner has begun `reached`
-        rounds."""
+        """Return the round before which an interrupted segment ends, after the furthest learner began `reached`."""
         return -(-reached // self.strategy.block) * self.strategy.block
 
     def straggler(self, rank: int) -> Straggler:

@@ -35,8 +35,7 @@ def arrived(
 
 
 def memory_of(codec: Codec, memory: Mapping[str, Tensor]) -> Tensor | None:
-    """Return the vector (P,) in `memory` for the part that the codec leaves out; None if the codec has none, or for the
-    centre.
+    """Return the vector (P,) in `memory` for the part that the codec leaves out; None without one, and for the centre.
 
     Raises:
         ValueError: the strategy has declared vectors, but none of this name.
@@ -61,7 +60,7 @@ class CodedRule:
 
     def __init__(self, request: Exchange, rule: Callable[..., None]) -> None:
         if request.private or request.theirs or request.since is not None or request.fragment != WHOLE:
-            raise ValueError(f"an exchange by codec {request.codec.name} is for rules of nothing but the two rows")
+            raise ValueError(f"an exchange by codec {request.codec.name} takes no private vectors, age or fragment")
         self._codec, self._rule = request.codec, rule
 
     def apply(self, mine: Tensor, theirs: Tensor, my_error: Tensor | None, their_error: Tensor | None) -> None:

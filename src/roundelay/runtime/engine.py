@@ -125,8 +125,8 @@ class Engine:
             self._run(reply)
 
     def finish(self, handle: Handle[Any]) -> None:
-        """Finish an effect that the backend has started and completed, and go on if the coroutine waits for it; after
-        `close`, do nothing."""
+        """Finish an effect that the backend has completed, and go on if the coroutine waits for it; not after
+        `close`."""
         if self._role is None:
             return
         self.again = True
@@ -369,8 +369,7 @@ class Engine:
     # Other hosts ------------------------------------------------------------------------------------------------------
 
     def _ask(self, effect: Reach, handle: Handle[int | None]) -> None:
-        """Ask another host to do an effect. `_finish_asked` finishes `handle`, or this function if the peer is not
-        alive."""
+        """Ask another host to do an effect. `_finish_asked` finishes `handle`; if the peer is dead, this function."""
         assert self._remote is not None
         self.finish_asked()  # one at a time
         if self._backend.lives(effect.peer):
@@ -470,7 +469,7 @@ class ClockedEngine(Engine):
             reply = self._timed(effect, asked - started, asked)
 
     def _timed(self, effect: Effect[Any], update: float, asked: float) -> Any:
-        """Perform `effect`, asked for at `asked` after `update` seconds in the strategy's own code, and count both
+        """Perform `effect`, asked for at `asked` after `update` seconds in the strategy's code, and count both
         times."""
         backend = self._clocked
         backend.entered(effect, asked)

@@ -31,8 +31,7 @@ UNJUDGED = 10
 
 @dataclass(frozen=True)
 class GatheringTable:
-    """The numbers of all gatherings of a cluster. `closed`, `late`, `left_out` and `counted` count from the segment's
-    beginning."""
+    """The numbers of all gatherings of a cluster; `closed`, `late`, `left_out` and `counted` are of the segment."""
 
     closed: NDArray[np.int64]  # (1,) gatherings that have closed
     closer: NDArray[np.int64]  # (1,) the learner that is closing one, or -1
@@ -145,8 +144,7 @@ class Gatherings:
         return bool(self.table.held[rank] < self.table.closed[0])
 
     def admits(self, rank: int, gather: Gather) -> bool:
-        """Return True if the contribution of learner `rank` counts. Call this once, before the contribution is
-        given."""
+        """Return True if the contribution of learner `rank` counts; called once, before it is given."""
         table, terms = self.table, gather.terms
         if gather.give is None:
             return False

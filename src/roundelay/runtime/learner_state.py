@@ -103,8 +103,7 @@ class ChunkedStep(LocalStep):
 
 
 class OnePassStep(LocalStep):
-    """A step that does the exchange, then update and snapshot in one pass over the row, on a device with a kernel for
-    it."""
+    """A step that does the exchange, then update and snapshot in one pass, on a device with a kernel for it."""
 
     def __init__(self, update: CopyingUpdate) -> None:
         self._update = update
@@ -199,8 +198,7 @@ def everyone(learners: int) -> tuple[int, ...]:
 def _local_step(
     snapshot: SnapshotBuffer, vectors: LearnerVectors, optimizer: LocalOptimizer, scalars: NDArray[np.float64]
 ) -> LocalStep:
-    """Return the way of steps that suits the optimizer and the device: by chunks, by parameters, or over the
-    whole row."""
+    """Return the steps that suit optimizer and device: by chunks, by parameters, or over the whole row."""
     copy = None if vectors.snapshot is None else snapshot.vector
     if (one_pass := optimizer.attach_copying(vectors.row.vector, vectors.memory, copy)) is not None:
         return OnePassStep(one_pass)

@@ -32,8 +32,7 @@ from roundelay.core.rates import LearnersRate
 from roundelay.strategies.base import Strategy
 
 _PARTS = 32
-"""A factor is a multiple of 1 over this number, so that it changes seldom: a compiled optimizer compiles anew for each
-value."""
+"""Factors are multiples of 1 over this number, to change seldom: a compiled optimizer compiles anew for each."""
 
 
 def settled(rate: LearnersRate, strategy: Strategy, shared: bool) -> LearnersRate:

@@ -52,8 +52,7 @@ class InvalidMessage(ValueError):
 @final
 @dataclass(frozen=True)
 class Range:
-    """Bounds of a number, both included; `most` may be a name, such as "learners", for which the reader has a
-    number."""
+    """Bounds of a number, both included; `most` may be a name for which the reader has a number."""
 
     low: float = 0
     most: float | str = BOUND - 1
@@ -148,7 +147,7 @@ class Dialect:
         """
         kind = self._kinds.get(frame.kind)
         if kind is None:
-            raise InvalidMessage(f"{frame.kind!r} is no message that is understood here")
+            raise InvalidMessage(f"{frame.kind!r} is not a kind of message that is understood here")
         try:
             message = read(kind, frame.header, **self._most)
         except InvalidMessage as error:
@@ -279,7 +278,7 @@ def _object(cls: type) -> Read:
         if not isinstance(value, dict):
             raise invalid(value, "no object")
         if not issubclass(cls, Message) and (more := value.keys() - hints.keys()):
-            raise InvalidMessage(f"{reprlib.repr(sorted(more))} belong to no {cls.__name__}")
+            raise InvalidMessage(f"{reprlib.repr(sorted(more))} are not fields of {cls.__name__}")
         given = dict[str, Any]()
         for field, part in parts:
             if field.name in value:

@@ -144,8 +144,7 @@ class Row:
             self.mass[0] = -steps if self.steep else steps
 
     def meets(self, peer: int, share: float) -> None:
-        """Note, under the lock, the `share` that this row has of the two in an exchange that its learner asked row
-        `peer` for."""
+        """Note, under the lock, this row's `share` of the two in an exchange that its learner asked row `peer` for."""
         if self.others is not None:
             self.others[peer % len(self.others)] = 1 - share
 
@@ -155,8 +154,8 @@ class Row:
             self.others[:] = 0
 
     def forget_work(self) -> None:
-        """Set the row's mass to 0, under the lock: the row becomes a copy of another model, on which its learner has
-        not worked."""
+        """Set the row's mass to 0, under the lock, as it becomes a copy of a model on which its learner has not
+        worked."""
         if self.mass is not None:
             self.mass[0] = 0
 
@@ -377,8 +376,7 @@ def reach(mine: Row, theirs: Row, effect: Reach) -> int | None:
 
 @final
 class RowOperation:
-    """An effect on two rows under way, chunk by chunk; it holds the locks of the rows it touches from its creation to
-    `end`."""
+    """An effect on two rows under way, chunk by chunk, with the rows' locks held from its creation to `end`."""
 
     def __init__(self, mine: Row, theirs: Row, effect: Reach) -> None:
         rule = REACH_RULES[type(effect)]
@@ -441,8 +439,8 @@ class Deferred:
         self._waiting = None
 
     def withdraw(self, handle: Handle[int | None] | None = None) -> DeferredExchange | None:
-        """Take the waiting exchange away, so that no step does it, and return it; with `handle`, only if it is that
-        one's."""
+        """Remove the waiting exchange, so that no step does it, and return it; with `handle`, only if it is
+        that one's."""
         found = self._waiting
         if found is None or (handle is not None and found.handle is not handle):
             return None

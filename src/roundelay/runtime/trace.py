@@ -31,7 +31,7 @@ from safetensors.torch import load, save
 from torch import Tensor
 
 from roundelay.core.errors import UserError
-from roundelay.core.files import json_line, parse_json
+from roundelay.core.files import json_line, parse_json, unwritable
 from roundelay.core.flat import CHUNK
 from roundelay.runtime.base import ClusterState, of_centre
 from roundelay.runtime.gathering import LEARNT
@@ -95,6 +95,8 @@ class Kind(IntEnum):
     BIDDEN = 19  # that exchange begins, which learner peer has asked for; mine: number of the request
     SENT = 20  # went to row peer; mine; theirs: number of the exchange; value: of its terms, -1: they are with peer
     TAKEN = 21  # was changed by that exchange; peer, mine, theirs as in SENT
+    # Of a learner:
+    VISITED = 22  # an exchange with the centre, peer, of another host, of which the answer is here
 
 
 ACCESS = {
@@ -107,6 +109,7 @@ ACCESS = {
     Kind.ANSWERED: Access(mine=Use.READ),
     Kind.SENT: Access(mine=Use.READ),
     Kind.TAKEN: Access(mine=Use.WRITTEN),
+    Kind.VISITED: Access(Use.WRITTEN, Use.WRITTEN),
 }
 """Access of the kinds that always have the same one, unless that is none. A row that is written may also be read."""
 
@@ -136,7 +139,7 @@ class TraceEvent:
                 return f"draw minibatch {self.mine}" if self.mine >= 0 else "draw nothing"
             case Kind.GRAD:
                 return f"gradient of minibatch {self.mine} with loss {self.value!r}"
-            case Kind.EXCHANGE:
+            case Kind.EXCHANGE | Kind.VISITED:
                 return f"exchange of row at version {self.mine} with row {self.peer} at version {self.theirs}"
             case Kind.FETCH | Kind.JOIN:
                 return f"{self.kind.name.lower()} of row {self.peer} at version {self.theirs}"
@@ -221,10 +224,19 @@ class TraceWriter:
 
     def __init__(self, folder: Path, rank: int, new: bool = False, carried: bool = False) -> None:
         how = os.O_WRONLY | os.O_CREAT | os.O_APPEND | os.O_CLOEXEC | (os.O_EXCL if new else 0)
-        self._file = os.open(_path(folder, rank, carried), how, 0o644)
+        self._path = _path(folder, rank, carried)
+        self._file = os.open(self._path, how, 0o644)
 
     def note(self, kind: Kind, peer: int = -1, mine: int = -1, theirs: int = -1, value: float = 0.0) -> None:
-        os.write(self._file, _FORMAT.pack(kind, peer, mine, theirs, value))
+        """Note an event.
+
+        Raises:
+            UserError: the disk is full, or the file cannot be written for another reason.
+        """
+        try:
+            os.write(self._file, _FORMAT.pack(kind, peer, mine, theirs, value))
+        except OSError as error:
+            raise unwritable(self._path, error) from error
 
     def close(self) -> None:
         """Close the file."""
@@ -355,8 +367,7 @@ class Recorder:
         self._write("lost", ranks=ranks)
 
     def load(self, state: ClusterState) -> None:
-        """Record that the state was replaced from outside: by an earlier one, or by a new one, which is saved beside
-        the trace."""
+        """Record that the state was replaced from outside: by an earlier one, or by one saved beside the trace."""
         found = self._digest(state)
         file = None
         if found not in self._known:
@@ -379,10 +390,17 @@ def entries_of_host(here: Sequence[int] | None) -> str:
 
 
 def write_entry(folder: Path, what: str, into: str = Recorder.FILE, **entry: Any) -> None:
-    """Append an entry to the file named `into`; several processes may append to it."""
+    """Append an entry to the file named `into`; several processes may append to it.
+
+    Raises:
+        UserError: the disk is full, or the file cannot be written for another reason.
+    """
     line = json_line({"what": what, **entry}) + "\n"
-    with open(folder / into, "ab", buffering=0) as file:
-        file.write(line.encode())
+    try:
+        with open(folder / into, "ab", buffering=0) as file:
+            file.write(line.encode())
+    except OSError as error:
+        raise unwritable(folder / into, error) from error
 
 
 def read_entries(folder: Path) -> Iterator[dict[str, Any]]:

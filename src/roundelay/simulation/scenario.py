@@ -175,6 +175,7 @@ def _together(before: Simulated, after: Simulated) -> Simulated:
 
 
 def _ended(label: str, runtime: SimRuntime, error: LearnerDied) -> Simulated:
+    """Return the numbers of a simulation that a learner's death ended."""
     nothing = float("nan")
     return Simulated(
         label,

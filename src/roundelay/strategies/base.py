@@ -104,8 +104,7 @@ class Strategy(ABC):
 
     @property
     def block(self) -> int:
-        """Number of rounds of which an interrupted segment ends at a multiple, so that stopping and going on changes
-        nothing."""
+        """Rounds at a multiple of which an interrupted segment ends, so that stopping and going on changes nothing."""
         return 1
 
     @property
@@ -121,8 +120,8 @@ class Strategy(ABC):
 
     @property
     def cuts_rows(self) -> bool:
-        """True if parts of a row are exchanged separately. Then a matrix may be of two moments, and local optimizers
-        must be elementwise."""
+        """True if parts of a row are exchanged separately: local optimizers must be elementwise, as a matrix may be of
+        two moments."""
         return False
 
     def holders(self, ranks: tuple[int, ...]) -> tuple[int, ...]:
@@ -168,8 +167,7 @@ class Strategy(ABC):
 
     @property
     def node_learners(self) -> int:
-        """Learners a node, if the strategy has nodes (neighbouring ranks that belong on one machine); 1: it has
-        none."""
+        """Learners a node, if the strategy has nodes (neighbouring ranks that belong on one machine); else 1."""
         return 1
 
     def check_optimizer(self, optimizer: LocalOptimizer) -> None:
@@ -184,4 +182,4 @@ class Strategy(ABC):
     def check(self, learners: int) -> None:
         """Raise a UserError if this strategy cannot run with so many learners."""
         if learners < 1:
-            raise UserError(f"learners is {learners}: at least one is needed.")
+            raise UserError(f"learners is {learners}: at least one learner is needed.")

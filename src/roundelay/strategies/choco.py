@@ -69,8 +69,8 @@ class ChocoSgd(Gossip):
         super().__post_init__()
         if self.topology not in STAYING:
             raise UserError(
-                f"{self.name}.topology is {self.topology}, whose neighbours change from round to round, and each knows "
-                f"its neighbours by all that they have sent it: choose one of {', '.join(STAYING)}."
+                f"{self.name}.topology is {self.topology}, whose neighbours change from round to round, but a learner "
+                f"knows its neighbours by all that they have sent: choose one of {', '.join(STAYING)}."
             )
 
     @property

@@ -62,8 +62,7 @@ LOCAL = "outer_local"
 
 @dataclass(frozen=True)
 class Turn:
-    """The outer step of a fragment: after how many steps of a period its mean is begun, and after how many it
-    is taken."""
+    """The outer step of a fragment: the steps of a period after which its mean is begun, and taken."""
 
     fragment: VectorFragment
     begun: int

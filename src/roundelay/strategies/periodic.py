@@ -110,8 +110,7 @@ class OuterMomentum(OuterStep):
 
 @dataclass(frozen=True)
 class Blocks(LocalSteps):
-    """The loop of blocks: train alone for `period` steps, then end the block together, in a way that a strategy
-    adds."""
+    """The loop of blocks: train alone for `period` steps, then end the block together, as a strategy says."""
 
     period: Count = 5
     local_momentum: LocalMomentum = "keep"

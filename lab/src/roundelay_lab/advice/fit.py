@@ -68,8 +68,7 @@ def configurations() -> list[Configuration]:
 
 
 def _on_two_hosts(known: Mapping[str, Any]) -> Iterator[Configuration]:
-    """Yield configurations of whole trainings on two hosts, by loss over that of `ssgd`, which computes the same as one
-    learner."""
+    """Yield configurations of trainings on two hosts, by loss over that of `ssgd`, which computes as one learner."""
     rounds = known["frames"] * known["epochs"] / known["minibatch"]
     for row in known["rows"]:
         link = VirtualLinks(between=VirtualLink(LATENCY, bytes_per_second(row["rate"])))

@@ -200,8 +200,7 @@ class Piece:
 
 @dataclass(frozen=True)
 class Found:
-    """The result of an experiment: its table, and the seconds it took; `tuning` has rows by which values were
-    chosen."""
+    """The result of an experiment: table and seconds; `tuning` has rows by which values were chosen."""
 
     rows: list[Row]
     tuning: list[Row]

@@ -78,6 +78,7 @@ def noise_pieces(regime: Regime, trained: Sequence[Cell]) -> list[Piece]:
 
 
 def _look(regime: Regime, cell: Cell, path: Path, build: Callable[[], Learner], _: Progress) -> Row:
+    """Return a table's row on a checkpoint: its learning rate, loss and gradient noise scale."""
     size, seed, learner, epoch = recipe_of(cell).training.size, cell.seed, build(), _epoch(path)
     axes = dict(cell.configuration.axes)
     frames = size.frames(1, learner.examples, learner.sequences)

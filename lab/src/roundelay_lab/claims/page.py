@@ -32,8 +32,7 @@ class Settled:
 
     @property
     def short(self) -> str:
-        """Words on the first check, and on those that do not hold, with numbers; for an open claim, the work it would
-        take."""
+        """Words on the first check and on failed ones, with numbers; for an open claim, the work it would take."""
         if self.evidence is None:
             run = ["Its experiment has not been run."] if self.claim.experiment is not None else []
             return " ".join([*run, *self.claim.open.split()])
@@ -51,8 +50,7 @@ class Settled:
 
     @property
     def chance(self) -> str:
-        """Chance of the same verdict under new seeds, with two digits; a dash if the numbers do not depend on
-        chance."""
+        """Chance of the same verdict under new seeds, with two digits; a dash without chance in the numbers."""
         found = self.judgement.chance
         return "–" if found is None else "> 0.99" if found > 0.99 else f"{found:.2f}"
 

@@ -287,8 +287,7 @@ def _every(clauses: _Clauses) -> list[_Clause]:
 
 
 def _seeds(clauses: _Clauses) -> int | None:
-    """Return the number of seeds of all clauses' numbers; None if there is no seed, or only one, which tells no
-    spread."""
+    """Return the number of seeds of all clauses' numbers; None if there are fewer than two."""
     counts = {len(one.values) if one.seeded else 0 for one in _every(clauses)}
     if len(counts) > 1:
         raise UserError("the checks of a claim are about different numbers of seeds.")
@@ -301,6 +300,7 @@ def _values(clauses: _Clauses) -> Array:
 
 
 def _clause(check: Check, rows: Sequence[Row], keys: Sequence[str], among: int) -> _Clause:
+    """Return the numbers that a check compares, (seeds, configurations)."""
     found = measured(rows, keys, check.column, check.rows, check.over, check.same)
     by_seed = [dict(zip(one.seeds, one.values, strict=True)) for one in found]
     seeds = sorted(by_seed[0], key=lambda seed: (seed is None, seed))

@@ -87,8 +87,7 @@ def _trained(grid: Grid, what: str, ways: Ways) -> list[CellOutcome] | None:
 
 
 class Tables:
-    """The tables of an experiment, with rows by name of the run directory, so that one learner, in every grid, appears
-    once."""
+    """The tables of an experiment by name of the run directory, so that one learner, in every grid, appears once."""
 
     def __init__(self, experiment: Trainings) -> None:
         self._experiment = experiment

@@ -57,8 +57,8 @@ class Cable:
                 self.under_way.append((arrives, self.other[end], frame))
 
     def give(self) -> float | None:
-        """Write the frames whose delay is over to the other end; return the seconds until the next is due, None if
-        there is none."""
+        """Write the frames that are due to the other end; return the seconds until the next is, None if there
+        is none."""
         while self.under_way and not self.stalled:
             left = self.under_way[0][0] - time.monotonic()
             if left > 0:

@@ -125,8 +125,7 @@ class StormResult:
 
     @property
     def shares(self) -> tuple[float, float]:
-        """The share by each of the undisturbed runs alone, the lower first, since the machine's speed differs from run
-        to run."""
+        """The share by each of the undisturbed runs alone, the lower first, since the machine's speed varies."""
         by = [one.frames_per_second for one in (self.undisturbed, self.after)]
         found = sorted(self.storm.frames_per_second / calm if calm else 0.0 for calm in by)
         return found[0], found[1]
@@ -218,6 +217,7 @@ def _story(
     progress: Progress,
     longest: float = math.inf,
 ) -> Story:
+    """Train under the faults and keep the story as JSON, or return the one that an earlier call kept."""
     command, kept = options.command(name), options.out / f"{name}.json"
     told = {**command.told(), **weather}
     if kept.is_file():

@@ -52,8 +52,7 @@ class StormCommand(ABC):
 
     @property
     def first_comes_back(self) -> bool:
-        """True if the first host can come back too, by the same command, while the others go on under another
-        leader."""
+        """True if the first host can come back too, by the same command, while others go on without it."""
         return False
 
     def told(self) -> dict[str, Any]:
@@ -169,8 +168,7 @@ def _signal(process: int, number: int) -> None:
 
 
 def _own_cores(host: int, hosts: int) -> list[str]:
-    """Return the words that start a command on a host's share of this machine's cores; empty if there are more hosts
-    than cores."""
+    """Return words that start a command on a host's share of the cores; empty if there are more hosts than cores."""
     cores = sorted(os.sched_getaffinity(0))
     each = len(cores) // hosts
     if not each or not shutil.which("taskset", path=PATH):

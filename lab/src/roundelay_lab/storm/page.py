@@ -86,6 +86,7 @@ def _sentences(found: StormResult, options: StormOptions) -> list[str]:
 
 
 def _film(found: StormResult) -> Markup:
+    """Return a drawing of learners and trained frames over time, and of the faults that struck."""
     story, undisturbed = found.storm.since_training(), found.undisturbed.since_training()
     top = LANES_TOP + LANE * story.learners + 40
     x = axis([0.0, story.seconds], LANES_LEFT, FILM_WIDTH - 14, from_zero=True)

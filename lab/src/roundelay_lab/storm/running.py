@@ -54,8 +54,7 @@ def watch_training(
 @final
 @dataclass(eq=False)
 class _Watcher:
-    """A watcher of a training while it runs. In one thread it looks at files and processes, and does the work that is
-    due."""
+    """A watcher of a running training: in one thread it looks at files and processes, and does work that is due."""
 
     training: HostedCommand
     faults: Iterator[Fault]
@@ -108,6 +107,7 @@ class _Watcher:
     # Looking ---------------------------------------------------------------------------------------------------------
 
     def _look(self) -> None:
+        """Note in the story how far the training is and which learners live."""
         at, news = self.now, self.training.look()
         if news.label and self.begun is None:
             self.progress.start(f"{self.training.command.exp.name}: {news.label}")

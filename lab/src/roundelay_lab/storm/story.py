@@ -67,8 +67,7 @@ class Story:
 
     @property
     def frames_per_second(self) -> float:
-        """Frames that counted in the end, per second from the first to the last minibatches seen; 0 if too few were
-        seen."""
+        """Frames that counted in the end, a second from the first to the last minibatches seen; 0 if too few."""
         if len(self.progress) < 2:
             return 0.0
         (first, begun), (last, frames) = self.progress[0], self.progress[-1]

@@ -136,8 +136,7 @@ def grouped(utterances: Sequence[Utterance], store: FeatureStore, unit: Unit) ->
 
 
 def speech_weights(pdfs: Ints, tying: Tying, silence: float) -> Float64:
-    """Return the weights (T,) of frames with these pdfs: 1 for phones, `silence` for silence, 0 for frames without a
-    pdf."""
+    """Return the weights (T,) of frames with these pdfs: 1 for phones, `silence` for silence, 0 for no pdf."""
     quiet = np.unique(tying.table[:, SILENCE])
     weights = np.where(np.isin(pdfs, quiet[quiet >= 0]), silence, 1.0)
     weights[pdfs < 0] = 0.0

@@ -33,8 +33,7 @@ VECTORS_AT_ONCE = 256  # utterances whose posteriors are held together
 
 @dataclass(frozen=True, eq=False)
 class Counts:
-    """The statistics of utterances from which vectors are estimated: counts n (U, M) and sums of frames (U, M, D), not
-    centred."""
+    """The statistics of utterances for vectors: counts n (U, M) and sums of frames (U, M, D), not centred."""
 
     n: Float64
     sums: Float64

@@ -59,7 +59,7 @@ def spliced(frames: Float32, offsets: Ints, context: int, rows: Ints | None = No
 
 
 def projected(frames: Float32, offsets: Ints, projection: Float64, context: int) -> Float32:
-    """Splice and project frames, (T, C) -> (T, D), by a projection (D, S + 1) with the offset last; a few utterances at
+    """Splice and project frames, (T, C) -> (T, D), by a projection (D, S + 1), offset last; a few utterances at
     a time."""
     result = np.empty((len(frames), len(projection)), np.float32)
     matrix, offset = projection[:, :-1].T.astype(np.float32), projection[:, -1].astype(np.float32)

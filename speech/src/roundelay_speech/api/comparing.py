@@ -22,8 +22,7 @@ from roundelay_speech.grids.running import check_data
 
 @dataclass(frozen=True)
 class Judging:
-    """The judging of a grid: whether runs are decoded, and the held-out loss (nats per frame) to which seconds are
-    counted."""
+    """The judging of a grid: decoding or not, and the held-out loss (nats per frame) to which seconds are counted."""
 
     decode: bool = True
     target_loss: float | None = None

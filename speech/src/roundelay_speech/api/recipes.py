@@ -9,8 +9,7 @@ from roundelay_speech.recipes.recipe import load_recipe as read
 
 
 def load_recipe(source: str | Path | Recipe, overrides: Overrides = ()) -> Recipe:
-    """Load the recipe in file `source`, or the packaged one of that name, with overrides; a `Recipe` is returned
-    unchanged.
+    """Load the recipe in file `source`, or the packaged one of that name, with overrides; a `Recipe` is itself.
 
     Raises:
         UserError: no such recipe; an option that is unknown or has a wrong value (names the dotted key); overrides of a

@@ -106,8 +106,7 @@ def _whole(fields: dict[str, tuple[int, str]], name: str, default: int | None = 
 
 
 def wav_chunks(file: BinaryIO) -> Iterator[tuple[bytes, int]]:
-    """Yield name and length of each chunk of a WAV file, each time placed at the chunk's first byte; nothing for other
-    files."""
+    """Yield name and length of each chunk of a WAV file, placed at the chunk's first byte; nothing for other files."""
     head = file.read(12)
     if head[:4] != b"RIFF" or head[8:] != b"WAVE":
         return

@@ -89,6 +89,7 @@ def _one(
     pipes: Pipes,
     running: set[subprocess.Popen[bytes]],
 ) -> Path | Failed:
+    """Return the file of a command's output; run the command unless the file is newer than `since`."""
     command = text.strip().removesuffix("|").strip()
     digest = hashlib.blake2b(f"{recording}\0{command}".encode(), digest_size=6).hexdigest()
     path = pipes.folder / f"{re.sub(r'[^A-Za-z0-9._-]', '_', recording)[:100]}.{digest}"

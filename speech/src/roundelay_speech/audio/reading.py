@@ -101,8 +101,7 @@ def whole_recording(
 
 
 def audio_shape(path: Path) -> tuple[int, int, int]:
-    """Return the sampling rate in Hz, the number of samples per channel, and the number of channels, as
-    `audio_length`."""
+    """Return the sampling rate in Hz, samples per channel, and channels, as `audio_length`."""
     try:
         with hushed(path), opened(path) as file:
             return int(file.samplerate), int(file.frames), int(file.channels)
@@ -214,8 +213,8 @@ def _samples(file: SoundFile, utterance: Utterance) -> Samples:
 
 
 def check_samples(samples: Samples, before: int = 0) -> None:
-    """Raise `Unusable` if samples, (T,) or (T, channels), are not finite or too large; `before` is the number of
-    earlier samples."""
+    """Raise `Unusable` if samples, (T,) or (T, channels), are not finite or too large; `before`: samples before
+    them."""
     if not (finite := np.isfinite(samples)).all():
         raise Unusable(f"holds NaN or infinity, first at sample {before + int(np.argwhere(~finite)[0][0])}")
     if (peak := float(np.abs(samples).max(initial=0.0))) > LOUDEST:

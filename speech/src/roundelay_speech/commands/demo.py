@@ -50,8 +50,7 @@ def _demo(options: argparse.Namespace) -> int:
 
 
 def demo_steps(folder: Path) -> list[list[str]]:
-    """Return the command lines of the demo, in order; all write into `folder`. A model that is already packed
-    is kept."""
+    """Return the command lines of the demo, in order; all write into `folder`. A model already packed is kept."""
     paths = [f"corpus={folder / 'data'}", f"alignment={folder / 'alignment'}"]
     folders = [str(folder / name) for name in RUNS]
     return [

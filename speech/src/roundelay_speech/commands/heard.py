@@ -52,6 +52,7 @@ def _corpus_of(run: Path, given: Path | None) -> "Corpus":
 
 
 def _heard(corpus: "Corpus", run: Path, split: str, name: str) -> "HeardUtterance | None":
+    """Return an utterance's audio, spectrogram and timed words for a page, or None if the split lacks it."""
     from roundelay.reports.mistakes import HeardUtterance
     from roundelay_speech.audio.reading import read_audio
     from roundelay_speech.audio.sound import flac, spectrogram_png
@@ -70,8 +71,7 @@ def _heard(corpus: "Corpus", run: Path, split: str, name: str) -> "HeardUtteranc
 
 
 def _timed(run: Path, split: str, utterance: "Utterance") -> tuple[tuple[str, float, float], ...]:
-    """Return the words of an utterance with beginnings and ends in seconds, if decoding noted them
-    (decode.ctm=true)."""
+    """Return the words of an utterance with beginnings and ends in seconds, if noted (decode.ctm=true)."""
     from roundelay_speech.scoring.formats.ctm import read_ctm
     from roundelay_speech.scoring.summary import place_of
 

@@ -78,8 +78,7 @@ def _channel(text: str) -> str:
 
 
 def _asked(options: argparse.Namespace, model: "Model") -> "Wishes":
-    """Return the wishes for the search in the command's options, and print words to favour that the model does not
-    know."""
+    """Return the wishes for the search in the options, and print words to favour that the model does not know."""
     from roundelay_speech.decode.alternatives import USUAL_BONUS, Wishes, words_of
 
     if options.nbest and options.format != "json":

@@ -278,7 +278,7 @@ def _sound_splits(
     gone: dict[str, list[LeftOut]],
     remarks: Sequence[str],
 ) -> tuple[int, dict[str, list[Utterance]], list[str], Mapping[Change, int]]:
-    """Return the sampling rate, the utterances of that rate with clean transcripts, all remarks, and the changes of
+    """Return the sampling rate, the utterances of that rate with clean transcripts, remarks, and changes of
     transcripts."""
     # Rates come first: the rest may learn to spell for half a minute.
     rate, kept, off, said = one_rate(splits, options.rate, options.on_bad)

@@ -161,8 +161,7 @@ def channel_remarks(utterances: Sequence[Utterance], channels: Mapping[str, int]
 
 
 def overlaps(splits: Mapping[str, Sequence[Utterance]], store: FeatureStore) -> list[str]:
-    """Return remarks on speakers, and on recordings (by their features), that are in the training split and in
-    another."""
+    """Return remarks on speakers, and recordings (by features), that are in the training split and in another."""
     remarks = shared_speakers(splits)
     heard = _sketches([u for u in splits[TRAIN] if not u.copied], store)
     for split, utterances in splits.items():
@@ -212,8 +211,7 @@ def shared_audio(split: str, twice: Sequence[tuple[str, str]]) -> list[str]:
 
 
 def _sketch(name: str, store: FeatureStore) -> tuple[int, bytes]:
-    """Return the length and middle frame of an utterance: equal for equal audio, and seldom otherwise; if equal, all
-    frames are compared."""
+    """Return the length and middle frame of an utterance: equal for equal audio, and seldom otherwise."""
     features = store.get(name)
     return len(features), features[len(features) // 2].tobytes()
 

@@ -44,8 +44,7 @@ def megabytes(size: int) -> int:
 
 
 class DownloadRecord:
-    """The record of downloads, downloads.json: by file name the checksum, and size and time of change at the last
-    check."""
+    """The record of downloads (downloads.json): by file, checksum, and size and time of change at the last check."""
 
     def __init__(self, path: Path) -> None:
         self.path = path
@@ -248,6 +247,7 @@ def _load(part: _Part, remote: Remote, progress: Progress, attempts: int, stall_
 
 
 def _attempt(part: _Part, remote: Remote, progress: Progress, stall_seconds: float) -> None:
+    """Download the rest of a file in one request. Raise `_Again` if the server or the connection fails."""
     version = part.version()
     # Bytes of an unknown version are of use only where a checksum will tell whether they belong to the rest.
     if part.size and not (version.get("validator") or (version and remote.digest)):
@@ -286,8 +286,8 @@ def _begin(part: _Part, response: HTTPResponse, begin: int) -> int | None:
     """Find the position where the answer begins; start over if that is 0. Return the length of the whole file."""
     if response.headers.get_content_type() == "text/html":
         raise UserError(
-            f"{response.url}: a web page comes from there, not the file; a network may want you to log in first. Look"
-            f"at it with a browser, or load the file by hand and put it at {part.final}."
+            f"{response.url}: a web page comes from there, not the file; a network may want you to log in first. "
+            f"Look at it with a browser, or load the file by hand and put it at {part.final}."
         )
     length = response.headers.get("Content-Length", "")
     here = int(length) if length.isdecimal() else None
@@ -359,8 +359,7 @@ class Wanted:
 
 
 def download(corpus: Wanted, source: Path, progress: Progress, *, with_lexicon: bool = True) -> Path | None:
-    """Download and unpack all files of a corpus into `source`; return the path of the pronunciation dictionary, if it
-    has one."""
+    """Download and unpack all files of a corpus into `source`; return the path of its dictionary, if it has one."""
     for remote in corpus.archives:
         extract(fetch(remote, source, progress), source, progress)
     return fetch(corpus.lexicon, source, progress) if corpus.lexicon and with_lexicon else None
@@ -425,8 +424,8 @@ def _refuse(archive: Path, member: tarfile.TarInfo) -> None:
         reason = "is a link or a device"
     if reason is not None:
         raise UserError(
-            f"{archive}: its member {member.name!r} {reason}; a corpus needs none such, so this is not the archive it "
-            "should be. Nothing of it was kept."
+            f"{archive}: its member {member.name!r} {reason}; no corpus needs such members, so this is not the archive "
+            "it should be. Nothing of it was kept."
         )
 
 

@@ -37,8 +37,7 @@ def read_ahead(array: npt.NDArray[np.generic], begins: Iterable[int], ends: Iter
 
 
 def let_go(array: npt.NDArray[np.generic], begins: Iterable[int], ends: Iterable[int]) -> None:
-    """Release rows of a mapped array that this process no longer needs. They stay in the page cache while there is
-    room."""
+    """Release rows of a mapped array that this process no longer needs; they stay in the page cache if they can."""
     _advise(array, begins, ends, mmap.MADV_DONTNEED, 0)
 
 
@@ -135,8 +134,8 @@ class _Described:
 
 
 def mapping_of(array: npt.NDArray[np.generic]) -> tuple[mmap.mmap | JoinedFiles, int] | None:
-    """Return the files from which `array` is mapped, and the place of its first byte in them; None if it is not
-    mapped."""
+    """Return the files from which `array` is mapped, and the place of its first byte in them; None if there are
+    none."""
     under: object = array
     while isinstance(under, np.ndarray):
         under = under.base

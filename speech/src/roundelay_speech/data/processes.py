@@ -136,8 +136,7 @@ def _begin(make: Callable[..., object] | None, arguments: tuple[Any, ...]) -> No
 
 @contextmanager
 def one_thread_each() -> Iterator[None]:
-    """Within the `with`, let started processes compute with one thread each, by variables that numpy reads at its
-    start."""
+    """Let processes started within the `with` compute with one thread each, by variables that numpy reads."""
     before = {name: os.environ.get(name) for name in _ONE_THREAD}
     os.environ.update(dict.fromkeys(_ONE_THREAD, "1"))
     try:

@@ -80,8 +80,7 @@ def ranked(best: Sequence[WordString], found: Hypothesis) -> tuple[StringAlterna
 
 
 def keeping(strings: Sequence[StringAlternative], kept: Sequence[bool]) -> tuple[StringAlternative, ...]:
-    """Return the strings without those words of the first that are not `kept`, and without other strings' words in
-    their places.
+    """Return the strings without those words of the first that are not `kept`, and without other words in their places.
 
     A word that the first string lacks falls with the word before it, or at the beginning with the first. Strings that
     become the same are one, at the least of their costs and the sum of their posteriors.

@@ -400,9 +400,9 @@ class SpelledWords:
     def __init__(self, columns: UnitsAndBlank, kind: CtcGraph) -> None:
         if columns.words_of(()) is None:
             raise UserError(
-                f"decode.graph.search is {kind.search}: these units are no pieces of written words, so they spell "
-                "none. Give decode.graph.search=words, which needs a lexicon; units.txt beside the words, and the unit "
-                "errors in decode.json, say what is read off without one."
+                f"decode.graph.search is {kind.search}: the model's units are no pieces of written words, so they "
+                "spell no words. Give decode.graph.search=words, which needs a lexicon; units.txt beside the words and "
+                "the unit errors in decode.json, say what is read off without one."
             )
         self._columns, self._kind = columns, kind
 

@@ -214,8 +214,8 @@ class SherpaChunks(nn.Module):
         return rows[0], rows[1], rows[2:]
 
     def _laid_in(self, state: Tensor) -> Tensor:
-        """Return a state as columns behind the convolution's, (B, 1, D, columns): in the first block, zeros in the
-        others."""
+        """Return a state as columns behind the convolution's, (B, 1, D, columns): in the first block, zeros
+        elsewhere."""
         config = self.network.config
         size = config.width * (self.columns - self.side)
         flat = nn.functional.pad(state.flatten(), (0, config.layers * size - state.numel()))

@@ -59,8 +59,7 @@ State = tuple[Tensor, Tensor]
 
 
 class ScannedLstm(nn.Module):
-    """A module that can be exported in place of an LSTM of one layer and direction, with equal results up to
-    rounding."""
+    """A module that can be exported in place of an LSTM of one layer and direction, equal up to rounding."""
 
     bias: Tensor
     into: Tensor

@@ -212,8 +212,7 @@ def _compute(
 
 
 def _forecast(waiting: Sequence[Utterance], workers: int, utterances: int) -> str:
-    """Return words on the hours of audio to be computed, and roughly how long that takes; "" if it takes little
-    time."""
+    """Return words on the hours of audio to compute, and roughly how long that takes; "" if it takes little."""
     hours = sum(u.duration / u.speed for u in waiting) / 3600
     minutes = hours * (1 / HOURS_A_SECOND / workers + SERIAL_SECONDS) / 60
     if minutes < WORTH_SAYING_MINUTES:

@@ -31,8 +31,7 @@ _FRAMES_AT_ONCE = 256  # their samples and spectra stay in the cache of a core
 
 @dataclass(frozen=True)
 class FbankConfig:
-    """Options of a filterbank, as Kaldi's of the same names; there is no dither, so that features are always
-    the same."""
+    """Options of a filterbank, as Kaldi's of the same names; without dither, so that features are always the same."""
 
     num_bins: int = 40
     frame_length_ms: float = 25.0
@@ -125,8 +124,8 @@ def _energies(
     space: _Space,
     out: torch.Tensor,
 ) -> None:
-    """Write the log mel energies of the frames of `samples`, less a constant, to `out` (T, F); window (L,), filters
-    (P/2, F)."""
+    """Write log mel energies of the frames of `samples`, less a constant, to `out` (T, F); window (L,), filters (P/2,
+    F)."""
     total, length = len(samples), len(window)
     some = slice(0, len(out))
     signal, emphasised = space.signal[:total], space.emphasised[:total]

@@ -43,8 +43,7 @@ class Entry:
 
 
 def finished_in(data: Path) -> int:
-    """Return the number of utterances whose features are in a corpus's folders, in a finished store or an unfinished
-    one."""
+    """Return the number of utterances whose features are in a corpus's folders, in a store finished or not."""
     found = 0
     for folder in data.glob("*/"):
         try:

@@ -82,6 +82,7 @@ class Matrices:
         return matrix
 
     def _found(self, utterance: str) -> npt.NDArray[np.generic] | None:
+        """Return an utterance's matrix from the source, or None if the source lacks it."""
         if self.source.suffix == ".scp":
             place = self.places.get(utterance)
             if place is None:
@@ -261,8 +262,7 @@ def _stretched(rows: Float32, frames: int, part: External, name: str, tolerance:
 
 
 def stored_parts(sources: Sources, utterance: Utterance) -> tuple[StoredPart, ...]:
-    """Return the parts of a store with their columns; the width of matrices from elsewhere is read from an
-    utterance's."""
+    """Return the parts of a store with their columns; an utterance shows the width of matrices from elsewhere."""
     return tuple(
         StoredPart(p.name, p.fbank.num_bins, p.deltas, p.normalise, p.spliced)
         if isinstance(p, Filterbank)

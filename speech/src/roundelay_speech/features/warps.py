@@ -73,6 +73,7 @@ def warped(utterances: Sequence[Utterance], warps: Warps) -> list[Utterance]:
 
 
 def _chosen(utterances: Sequence[Utterance], of: str | frozenset[str]) -> list[Utterance]:
+    """Return the utterances that `of` selects: all, those of some speakers or those of one gender."""
     if of == "all":
         return list(utterances)
     if isinstance(of, frozenset):
@@ -90,5 +91,5 @@ def _chosen(utterances: Sequence[Utterance], of: str | frozenset[str]) -> list[U
         )
     gender = _GENDERS.get(of) or min(seconds, key=lambda one: (seconds[one] == 0, seconds[one]))
     if not seconds[gender]:
-        raise UserError(f"Speech of {of} is to be warped, and none of the training speech is theirs.")
+        raise UserError(f"Speech of {of} is to be warped, and there is none in the training speech.")
     return [u for u in utterances if (u.gender or "").lower()[:1] == gender]

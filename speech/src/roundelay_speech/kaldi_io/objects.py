@@ -160,6 +160,7 @@ def read_compressed(source: ByteSource, form: str, key: str | None) -> npt.NDArr
 def _expanded(
     source: ByteSource, form: str, key: str | None, lowest: np.float32, spread: np.float32, rows: int, columns: int
 ) -> npt.NDArray[np.float32]:
+    """Return the values of a compressed matrix of the given form (CM, CM2 or CM3), (rows, columns)."""
     room = rows * columns
     if form != "CM":
         width = 2 if form == "CM2" else 1
@@ -272,7 +273,7 @@ def write_archive(
     with atomic_write(path) as file:
         for key, values in objects:
             if not is_one_word(key) or key in places:
-                raise UserError(f"{path}: {key!r} cannot be a key: it must be one word, and each its own.")
+                raise UserError(f"{path}: {key!r} cannot be a key: a key is one word, and no two keys are equal.")
             file.write(key.encode() + b" ")
             places[key] = f"{path}:{file.tell()}"
             try:

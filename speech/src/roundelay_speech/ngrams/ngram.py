@@ -35,7 +35,7 @@ Floats = npt.NDArray[np.float64]
 
 @dataclass(frozen=True, eq=False)
 class Arpa:
-    """A back-off model."""
+    """An n-gram model with back-off, as arrays over its n-grams (nodes)."""
 
     words: tuple[str, ...]  # the V words, sentence marks included; the position is the id. All of them are 1-grams
     counts: tuple[int, ...]  # how many n-grams there are of order 1, 2, ...; the first is V
@@ -59,17 +59,17 @@ class Arpa:
 
     @cached_property
     def parent(self) -> Ints:
-        """(N + 1,) the node without its last word; of the root itself."""
+        """Parent of each node, (N + 1,): the node without its last word; the root's is itself."""
         return np.concatenate([[ROOT], self.key // len(self.words)])
 
     @cached_property
     def last(self) -> Ints:
-        """(N + 1,) the last word of each node; -1 of the root."""
+        """Last word of each node, (N + 1,); -1 for the root."""
         return np.concatenate([[ABSENT], self.key % len(self.words)])
 
     @cached_property
     def shorter(self) -> Ints:
-        """(N + 1,) where each node goes by giving up its oldest word: its longest proper suffix that is a node."""
+        """Node that each becomes without its oldest words, (N + 1,): its longest proper suffix that is a node."""
         result = np.zeros(len(self.key) + 1, np.int64)
         for level in self.levels()[1:]:
             result[level] = self.longest(result[self.parent[level]], self.last[level], result)
@@ -77,7 +77,7 @@ class Arpa:
 
     @property
     def weight(self) -> Floats:
-        """(N + 1,) log10 weight of giving up the oldest word, of the root as well (0: it has none to give up)."""
+        """Back-off weight of each node, (N + 1,), log10; 0 for the root."""
         return np.concatenate([[0.0], self.backoff])
 
     def levels(self) -> list[slice]:
@@ -86,7 +86,7 @@ class Arpa:
         return [slice(a, b) for a, b in pairwise(ends.tolist())]
 
     def child(self, node: Ints, word: Ints) -> Ints:
-        """Return the node one word on, ABSENT where there is none; arrays of any one shape."""
+        """Return the children of nodes by words, ABSENT where there is none; arrays of one shape."""
         if not len(self.key):
             return np.full(np.shape(node), ABSENT)
         key = node * len(self.words) + word
@@ -94,7 +94,7 @@ class Arpa:
         return np.where((self.key[place] == key) & (node != ABSENT) & (word != ABSENT), place + 1, ABSENT)
 
     def longest(self, history: Ints, word: Ints, shorter: Ints) -> Ints:
-        """Return the node of the longest suffix of (history, word) that is one; the root when not even the word is."""
+        """Return the longest suffix of (history, word) that is a node; the root if not even the word is one."""
         found, history = self.child(history, word), history.copy()
         while len(todo := np.flatnonzero((found == ABSENT) & (history != ROOT))):
             history[todo] = shorter[history[todo]]
@@ -113,7 +113,7 @@ class Arpa:
         return np.where(found == ABSENT, -np.inf, paid + np.concatenate([[0.0], self.log10])[found])
 
     def node(self, words: Sequence[str]) -> int:
-        """Return the node of these words, ABSENT if there is none."""
+        """Return the node of a sequence of words, ABSENT if there is none."""
         node = np.array([ROOT])
         for word in words:
             node = self.child(node, np.array([self.word_ids.get(word, ABSENT)]))
@@ -127,7 +127,8 @@ class Arpa:
         return float(self.conditional(np.array([self.node(context)]), np.array([self.word_ids.get(word, ABSENT)]))[0])
 
     def perplexity(self, sentences: Iterable[Sequence[str]]) -> float:
-        """Return perplexity per word, sentence ends predicted as well; words outside the vocabulary are left out."""
+        """Return the perplexity per word of sentences, sentence ends included; words outside the vocabulary are left
+        out."""
         ids: list[int] = []
         for sentence in sentences:  # ABSENT in front of each: no history reaches beyond it
             ids += [ABSENT, *(self.word_ids.get(word, ABSENT) for word in (BEGIN, *sentence, END))]
@@ -141,7 +142,7 @@ class Arpa:
         return float(10.0 ** -log.mean()) if len(log) else math.nan
 
     def spelled(self) -> list[Ints]:
-        """Return word ids of all n-grams, an (n-grams, n) array for each order."""
+        """Return the word ids of all n-grams, an array (n-grams, n) for each order."""
         parent, last, first = self.parent, self.last, 0
         result: list[Ints] = []
         for level in self.levels():
@@ -167,16 +168,16 @@ class Arpa:
 def build(
     words: Sequence[str], levels: Sequence[tuple[Ints, Floats, Floats]], orphans: int = 0
 ) -> tuple[Arpa, list[Ints]]:
-    """Return a model from n-grams as word ids.
+    """Build a model from n-grams as word ids.
 
     Args:
-        words: by id.
+        words: words by id.
         levels: for each order n the ids (n-grams, n), log10 probabilities and weights (n-grams,), in any order. All
             words are 1-grams, once each.
 
     Returns:
-        The model, without the n-grams whose history is none, and for each order the places of n-grams that were there
-        twice (the later of the two).
+        The model, without n-grams whose history is no n-gram, and for each order the places of repeated n-grams (the
+        later of the two).
     """
     keys, logs, weights, counts, twice = [np.zeros(0, np.int64)], [np.zeros(0)], [np.zeros(0)], [], []
     model = Arpa((*words,), (), keys[0], logs[0], weights[0])
@@ -202,18 +203,18 @@ def build(
 
 @dataclass(frozen=True)
 class Restricted:
-    """A model without the words that cannot be decoded."""
+    """A model cut down to the words that can be decoded, and what was left out."""
 
     model: Arpa
     missing: tuple[str, ...]  # words of the model that the lexicon does not have, in alphabetical order
 
     @property
     def orphans(self) -> int:
-        """n-grams left out because their history is not an n-gram of the model."""
+        """Number of n-grams left out because their history is not an n-gram of the model."""
         return self.model.orphans
 
     def describe(self, shown: int = 10) -> str:
-        """Return text for people; empty when nothing was left out."""
+        """Return words on what was left out, for people; "" if nothing was."""
         parts = []
         if self.missing:
             more = f" and {len(self.missing) - shown} more" if len(self.missing) > shown else ""
@@ -227,7 +228,7 @@ class Restricted:
 
 
 def restrict(model: Arpa, vocabulary: Collection[str]) -> Restricted:
-    """Leave out every n-gram that holds a word outside the vocabulary (their probability is lost, not shared out).
+    """Leave out every n-gram with a word outside the vocabulary; their probability is lost, not redistributed.
 
     Raises:
         UserError: no word is left.

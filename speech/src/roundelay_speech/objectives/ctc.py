@@ -39,8 +39,8 @@ class Ctc(Objective):
     aligned: ClassVar[bool] = False
 
     def loss(self, module: Callable[..., Tensor], inputs: Inputs, targets: Tensor) -> tuple[Tensor, Evidence]:
-        """Return mean loss of sequences of scores, N x T of them with C classes each in any shape (..., C), against
-        `targets` (N, 1 + U) int64: the outputs that count, then the labels, -1 behind the last.
+        """Return the mean loss of N sequences of T scores each, with C classes, in any shape (..., C), against
+        `targets` (N, 1 + U) int64: the number of outputs that count, then the labels, -1 behind the last.
 
         Labels are 1 to C - 1. A sequence that has fewer outputs than its labels need has an infinite loss: leave it
         out.
@@ -66,7 +66,7 @@ class Ctc(Objective):
 
 
 def _read(best: Tensor, target: Tensor) -> bool:
-    """Return True where the classes `best` (T,), read as labels, are those of `target` (1 + U,)."""
+    """Return True if the classes `best` (T,), read as labels, are those of `target` (1 + U,)."""
     path = torch.unique_consecutive(best[: int(target[0])])
     labels = target[1:]
     return torch.equal(path[path != BLANK], labels[labels >= 0])

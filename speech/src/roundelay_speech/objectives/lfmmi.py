@@ -1,4 +1,4 @@
-"""Lattice-free maximum mutual information: the words said against all that could have been (Povey et al. 2016).
+"""Lattice-free maximum mutual information: the words said against all that could have been said (Povey et al. 2016).
 
     loss = -1/N sum_n log ( sum over paths pi of the transcript of w(pi) exp(y_n(pi)) / the same sum over all paths )
 
@@ -42,11 +42,11 @@ from roundelay_speech.forward_backward.own import ArcTables, OwnGraphs, SharedGr
 
 @final
 class MmiGraphs:
-    """Denominator and numerators of a corpus.
+    """The graphs of a corpus: the denominator, and the numerators by number.
 
     Args:
-        denominator: of all utterances.
-        numerators: by number, from 0; asked for once each.
+        denominator: denominator of all utterances.
+        numerators: numerators by number, from 0; each is made at its first use.
     """
 
     def __init__(self, denominator: StateGraph, numerators: Sequence[StateGraph]) -> None:
@@ -55,13 +55,14 @@ class MmiGraphs:
         self._shared: dict[torch.device, SharedGraph] = {}
 
     def shared(self, device: torch.device) -> SharedGraph:
-        """Return the denominator."""
+        """Return the denominator on a device."""
         if device not in self._shared:
             self._shared[device] = SharedGraph(self._denominator, device)
         return self._shared[device]
 
     def own(self, numbers: Sequence[int], device: torch.device) -> tuple[OwnGraphs, Tensor]:
-        """Return numerators; and which of them, (N,), have paths that the denominator has not."""
+        """Return the numerators `numbers` on a device; and, (N,), True for those with paths that the
+        denominator lacks."""
         for number in numbers:
             if number not in self._tables:
                 self._tables[number] = ArcTables.of(self._numerators[number])
@@ -94,14 +95,14 @@ class LfMmi(Objective):
         check_values(self, "training.objective")
 
     def on(self, graphs: MmiGraphs) -> Self:
-        """Return this objective for a corpus with these graphs."""
+        """Return this objective with the graphs of a corpus."""
         found = dataclasses.replace(self)
         object.__setattr__(found, "graphs", graphs)
         return found
 
     def loss(self, module: Callable[..., Tensor], inputs: Inputs, targets: Tensor) -> tuple[Tensor, Evidence]:
-        """Return mean loss of sequences of scores, N x T of them with S columns each in any shape (..., S), against
-        `targets` (N, 2) int64: the outputs that count, and the number of the numerator, from 1."""
+        """Return the mean loss of N sequences of T scores each, with S columns, in any shape (..., S), against
+        `targets` (N, 2) int64: the number of outputs that count, and that of the numerator, from 1."""
         assert self.graphs is not None, "an objective is for a corpus only after `on`"
         scores = module(*inputs).double()
         scores = scores.reshape(len(targets), -1, scores.shape[-1])
@@ -127,8 +128,8 @@ class LfMmi(Objective):
 
 
 class _LogRatio(torch.autograd.Function):
-    """(N, T, S) -> logarithms of denominators less those of numerators (N,), and the numerators' occupation (N, T, S),
-    which is a constant."""
+    """From scores (N, T, S) to the logarithms of denominators less those of numerators (N,), and the numerators'
+    occupation (N, T, S), a constant."""
 
     @staticmethod
     def forward(

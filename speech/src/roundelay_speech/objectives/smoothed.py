@@ -35,7 +35,7 @@ class Smoothed(Classification):
         check_values(self, "training.objective")
 
     def loss(self, module: Callable[..., Tensor], inputs: Inputs, targets: Tensor) -> tuple[Tensor, Evidence]:
-        """Return mean smoothed cross-entropy of scores (B, C) against classes (B,) int64."""
+        """Return the mean smoothed cross-entropy of scores (B, C) against classes (B,) int64."""
         log_p = nn.functional.log_softmax(module(*inputs).float(), 1)
         plain = nn.functional.nll_loss(log_p, targets)
         mean = (1 - self.share) * plain - self.share * log_p.mean()

@@ -20,7 +20,7 @@ from roundelay_speech.scoring.reliability import Reliability, judged, reliabilit
 from roundelay_speech.scoring.score import align_words
 
 MOST_SECONDS = 600.0
-"""Most seconds of held-out speech that is recognised."""
+"""Most seconds of held-out speech that are recognised."""
 _NOISE_SECONDS = (1.0, 2.0, 4.0, 6.0)  # of each kind
 _NOISES_HEARD, _NOISE_HEARD_SECONDS = 8, 4.0  # of each kind, that the mixture of noise is estimated of
 _TRAINING_FRAMES = 100_000
@@ -35,12 +35,12 @@ _ON_LEVEL = 0.25  # of the way from the quiet to the loud frames of an utterance
 
 
 HeldOut = Sequence[tuple[Callable[[], PieceFeatures], Sequence[str]]]
-"""Features and words of utterances."""
+"""Yields features and words of utterances."""
 
 
 @dataclass(frozen=True, eq=False)
 class CalibrationSpeech:
-    """Speech of the model's corpus by which its certainty of words is fitted and judged."""
+    """Speech of a model's corpus, by which its confidences are fitted and judged."""
 
     training: Iterable[Float32]  # features (T, F) of utterances for the first network, one by one
     held_out: HeldOut  # features and words of utterances, which evidence is fitted to
@@ -49,10 +49,10 @@ class CalibrationSpeech:
 
 
 def calibrated(model: Model, speech: CalibrationSpeech, progress: Progress) -> Evidence:
-    """Learn evidence that tells words that were said from others.
+    """Learn the evidence that distinguishes words that were said from others.
 
     Args:
-        model: packed already, but for this.
+        model: a packed model without evidence.
     """
     likeness, noise_likeness = _likeness(model, speech.training), _noise_likeness(model)
     nothing = (0.0,) * len(MEASURES)
@@ -75,11 +75,11 @@ def calibrated(model: Model, speech: CalibrationSpeech, progress: Progress) -> E
 
 
 def truths(model: Model, speech: CalibrationSpeech, progress: Progress) -> dict[str, Reliability]:
-    """Judge the confidences of a whole model on each split that nothing was fitted to; empty where the model gives no
+    """Judge the confidences of a model on each split to which nothing was fitted; empty if the model gives no
     confidences.
 
     Args:
-        model: with its evidence.
+        model: a packed model with its evidence.
     """
     found = {}
     for split, utterances in speech.unseen.items() if model.gives_times else ():
@@ -93,7 +93,7 @@ def truths(model: Model, speech: CalibrationSpeech, progress: Progress) -> dict[
 
 
 def _likeness(model: Model, training: Iterable[Float32]) -> Likeness:
-    """Estimate the mixture of the louder frames of utterances."""
+    """Estimate the mixture of Gaussians of speech, from the louder frames of utterances."""
     found: list[Float32] = []
     for features in training:
         bands = model.hearings[0].telephone(features, model.sample_rate)
@@ -106,8 +106,8 @@ def _likeness(model: Model, training: Iterable[Float32]) -> Likeness:
 
 
 def _noise_likeness(model: Model) -> Likeness:
-    """Estimate the mixture of noises that come and go: of other sounds than those that words are looked for in. Speech
-    in steady noise is to stay speech, and steady noise alone is told by the other measures."""
+    """Estimate the mixture of Gaussians of noises that come and go, from other sounds than those in which words are
+    searched. Steady noise is left to other measures, so that speech in it stays speech."""
     first = len(_NOISE_SECONDS)
     found = [
         cepstra(model.hearings[0].telephone(features.of_network[0], model.sample_rate), ROOM)
@@ -122,7 +122,8 @@ def _noise_likeness(model: Model) -> Likeness:
 def _speech(
     model: Model, speech: CalibrationSpeech, progress: Progress
 ) -> Iterator[tuple[Float64, Bools, list[float | None]]]:
-    """Return measures of the words found in each utterance, whether they are right, and their confidences, if any."""
+    """Yield, for each utterance, the measures of the words found, True for those that are right, and their confidences,
+    if any."""
     for features, said in speech.held_out:
         heard = features()
         found = model.examined(heard, model.statistics([heard]))
@@ -144,9 +145,9 @@ def _noise(model: Model, progress: Progress) -> Iterator[Examined]:
 
 
 def _told_apart(blank: Evidence, said: Float64, noisy: Float64) -> Evidence:
-    """Return weights that tell words that were said from those found in noise, and the least sum that is believed: the
-    lowest of speech, or, where noise lies far below, the middle between the two. A word more like speech than noise is
-    never refused."""
+    """Return evidence with weights that distinguish words that were said from those found in noise, and the least sum
+    that is believed: the lowest of speech, or, if noise is far below, the middle between the two. A word more like
+    speech than noise is never refused."""
     usual = np.median(said, axis=0)
     cases = np.minimum(np.concatenate([said, noisy]), usual)
     answers = np.repeat([True, False], [len(said), len(noisy)])
@@ -166,8 +167,8 @@ def _told_apart(blank: Evidence, said: Float64, noisy: Float64) -> Evidence:
 
 
 def _made_true(evidence: Evidence, signs: Float64, right: Bools) -> Evidence:
-    """Return evidence with the map that makes confidences true; as it is, where that would fall as the search's own
-    rise, or no word is right."""
+    """Return evidence with the map that makes confidences true; unchanged if the map would fall with rising
+    confidences, or no word is right."""
     if not right.any():
         return evidence
     floors = signs[right].min(0)
@@ -180,8 +181,8 @@ def _made_true(evidence: Evidence, signs: Float64, right: Bools) -> Evidence:
 def _rising(
     cases: Float64, answers: Bools, *, balanced: bool = False, penalty: float = _RIDGE
 ) -> tuple[Float64, float]:
-    """Return weights and offset of a `logistic` regression without weights below 0: more of a measure never speaks
-    against a word."""
+    """Return weights and offset of a `logistic` regression without negative weights, so that more of a measure never
+    counts against a word."""
     used = np.arange(cases.shape[1])
     while True:
         weights, offset = logistic(cases[:, used], answers, balanced=balanced, penalty=penalty)
@@ -199,10 +200,11 @@ def logistic(
     """Return weights and offset of a logistic regression, by Newton's method, with a small penalty on weights.
 
     Args:
-        cases: (N, D).
-        answers: (N,).
-        balanced: answers of both kinds count the same together.
-        penalty: on half the squared weights of measures brought to a standard deviation of 1, beside the mean loss.
+        cases: (N, D) measures of each case.
+        answers: (N,) True or False for each case.
+        balanced: True if both kinds of answers have equal total weight.
+        penalty: factor of half the squared weights, of measures scaled to a standard deviation of 1, added to the mean
+            loss.
     """
     mean, std = cases.mean(0), cases.std(0) + 1e-9
     design = np.concatenate([(cases - mean) / std, np.ones((len(cases), 1))], axis=1)

@@ -45,12 +45,12 @@ class DecodedRuns:
 
 
 def decoded_for(runs: Sequence[Run], given: Path | None, out: Path, progress: Progress) -> DecodedRuns:
-    """Return the results of these runs together.
+    """Return the settings and word errors of several runs decoded together, from a folder or by decoding now.
 
     Args:
         runs: all with the same section `decode`, the first of weight 1.
-        given: a folder of `roundelay decode --out` to take them from; None: that of a run alone, if it fits.
-        out: a folder to decode into where there are none.
+        given: a folder of `roundelay decode --out` with the results; None: that of a single run, if it fits.
+        out: a folder to decode into if there are no results.
 
     Raises:
         UserError: the given folder is of other runs, weights or options.
@@ -70,7 +70,7 @@ def decoded_for(runs: Sequence[Run], given: Path | None, out: Path, progress: Pr
 
 
 def _read(place: Path, runs: Sequence[Run]) -> tuple[DecodedRuns | None, str]:
-    """Return the results in a folder; or None, and the reason why they are not those of the runs."""
+    """Read the results in a folder; return None, and the reason, if they are not those of the runs."""
     recipe, told, found = runs[0][1], {}, {}
     for split in recipe.decode.splits:
         folder = place / "decode" / split
@@ -87,7 +87,7 @@ def _read(place: Path, runs: Sequence[Run]) -> tuple[DecodedRuns | None, str]:
 
 
 def _other(told: Mapping[str, Any], runs: Sequence[Run]) -> str:
-    """Return the ways in which results are not those of these runs; empty: none that is written down."""
+    """Return words on how decode.json's results differ from those of `runs`; "" if no difference is recorded."""
     total = sum(weight for *_, weight in runs)
     asked = Counter((exp.resolve().name, round(weight / total, 6)) for exp, _, weight in runs)
     there = Counter((Path(name).resolve().name, round(weight, 6)) for name, weight in told.get("runs", {}).items())
@@ -99,7 +99,7 @@ def _other(told: Mapping[str, Any], runs: Sequence[Run]) -> str:
 
 
 def _options(options: Mapping[str, Any]) -> dict[str, Any]:
-    """Return the options that decide words and settings; paths by the names of their files."""
+    """Return the options of decoding that decide words and settings; paths as names of files."""
     return {
         key: [Path(str(one)).name for one in (value if isinstance(value, list | tuple) else [value])]
         if key in _PATHS
@@ -127,7 +127,7 @@ class Vocabulary:
 
 @dataclass(frozen=True)
 class Card:
-    """Content of card.json."""
+    """The card of a packed model, content of card.json."""
 
     name: str  # of the folder
     made_by: str
@@ -146,17 +146,17 @@ class Card:
     size: int = 0  # of the folder's files but the card's own, in bytes; 0 of a card of an earlier version
 
     def to_json(self) -> dict[str, Any]:
-        """Return a plain mapping."""
+        """Return the card as a plain mapping."""
         return asdict(self)
 
     def to_text(self) -> str:
-        """Return a page of Markdown."""
+        """Return the card as a page of Markdown."""
         told = {split: str(build(Reliability, dict(one), CARD)) for split, one in self.confidences.items()}
         picture = PICTURE if self.picture() else ""
         return str(render("roundelay_speech.packed/card.md", card=self, confidences=told, picture=picture))
 
     def picture(self) -> str:
-        """Return an SVG of how true the confidences of the first split are; empty where it has none."""
+        """Return a chart (SVG) of the reliability of the first split's confidences; "" if it has none."""
         for split, one in self.confidences.items():
             if bins := [(part["confidence"], part["right"], part["words"]) for part in one["bins"]]:
                 return reliability_picture(bins, f"Share of right words over confidence, {split} of {self.name}")
@@ -164,7 +164,7 @@ class Card:
 
 
 def write_model(folder: Path, card: Card, packed: PackedModel) -> None:
-    """Write the card and, last, packed.json, with the checksums of all that is in the folder."""
+    """Write the card of a packed model and, last, packed.json, with the checksums of all files in the folder."""
     _write_card(folder, card)
     write_packed(folder, packed)  # as long as it will be: checksums are of one length
     own = (CARD, README, PICTURE)
@@ -184,7 +184,7 @@ def _write_card(folder: Path, card: Card) -> None:
 
 
 def card_of(runs: Sequence[Run], own: Corpus, found: DecodedRuns, words: Vocabulary, licence: str, name: str) -> Card:
-    """Return the card of runs with a corpus and word errors."""
+    """Make the card of runs, from their corpus, settings and word errors."""
     total = sum(weight for *_, weight in runs)
     return Card(
         name,
@@ -207,7 +207,7 @@ def card_of(runs: Sequence[Run], own: Corpus, found: DecodedRuns, words: Vocabul
 
 
 def errors_of(summary: Summary) -> dict[str, Any]:
-    """Return word errors of a split as a card has them."""
+    """Return the word errors of a split in the form of a card."""
     e, interval = summary.score.errors, summary.interval
     return {
         "wer": e.wer,

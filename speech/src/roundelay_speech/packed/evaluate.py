@@ -55,7 +55,7 @@ class Evaluating:
 
 @dataclass(frozen=True)
 class Evaluated:
-    """Scores of one split."""
+    """The scores of one split."""
 
     split: str
     utterances: int
@@ -98,7 +98,7 @@ def evaluate(model: Model, data: SpeechData, options: Evaluating, progress: Prog
 def _recognised(
     model: Model, data: SpeechData, utterances: Sequence[Utterance], options: Evaluating, progress: Progress
 ) -> dict[str, Transcript]:
-    """Return transcripts by utterance, in the order given."""
+    """Recognise utterances; return transcripts by id, in the order given."""
     speakers: dict[str, list[Utterance]] = {}
     for utterance in utterances:
         speakers.setdefault(utterance.speaker, []).append(utterance)
@@ -133,6 +133,7 @@ def _scored(
     options: Evaluating,
     clean: CleanedSplits | None,
 ) -> Evaluated:
+    """Return the errors of a split's transcripts `found`, and write the scoring files if `options.out` is set."""
     split, utterances = what
     said = {u.id: u.words for u in utterances}
     heard = {name: list(transcript.words) for name, transcript in found.items()}
@@ -169,13 +170,13 @@ def _scored(
 
 
 def _confidences(said: Mapping[str, Sequence[str]], found: Mapping[str, Transcript]) -> Reliability | None:
-    """Return how true the confidences of all words are; None where there are none."""
+    """Return the reliability of all words' confidences; None if there are none."""
     held = reliability([judged(said[name], transcript.timed) for name, transcript in found.items()])
     return held if held.words else None
 
 
 def _by_gender(result: Score, utterances: Sequence[Utterance]) -> dict[str, Summary]:
-    """Return summaries of women and of men, where there are both."""
+    """Return the summaries of women and of men, if there are both."""
     parts = by_gender(result, {u.id: group_of_utterance(u) for u in utterances})
     return {name: summarise(part) for name, part in parts.items()} if set(GENDERS.values()) <= set(parts) else {}
 

@@ -1,4 +1,4 @@
-"""A packed model trained on with a few minutes of a speaker: their way to speak, and their words.
+"""Further training of a packed model with a few minutes of a speaker: their way of speaking, and their words.
 
 The speech is labelled by the model itself (labelling), with its own tied states or units, so that labels fit its
 outputs. Each network is trained on for some epochs of small steps, all of its layers; front end, prior, grammar and
@@ -56,14 +56,15 @@ from roundelay_speech.packed.transcripts import in_words_of, known_words
 from roundelay_speech.trained import MODEL, MODEL_META, AcousticModel
 
 SPLICED_FRAMES, SEQUENCE_FRAMES, UTTERANCES = 256, 1024, 8
-"""Examples of a minibatch: of networks that splice, of those of sequences, and of models without an alignment."""
+"""Examples of a minibatch: frames of networks that splice, frames of those of sequences, and utterances of models
+without an alignment."""
 _SPLIT = "train"
 Layers = Literal["first", "all"]
 
 
 @dataclass(frozen=True)
 class SmallSteps:
-    """Options of training on."""
+    """Options of further training: small steps that change little."""
 
     epochs: int = 10  # through the speech
     learning_rate: float = 5e-4  # of Adam, at first; it falls to nothing along a line
@@ -85,7 +86,7 @@ class SmallSteps:
 @final
 @dataclass(frozen=True, eq=False)
 class Held(Objective):
-    """An objective, and the distance of a network's posteriors from those that it gave before."""
+    """An objective, plus the distance of a network's posteriors from those before the training."""
 
     goal: Objective  # the objective; its own loss is reported
     before: nn.Module  # the network as it was, in evaluation mode
@@ -112,7 +113,7 @@ class Held(Objective):
 
 @dataclass(frozen=True, eq=False)
 class TrainedOn:
-    """Parameters of a network after training on, and its loss before and after."""
+    """The parameters of a network after further training, and its loss before and after."""
 
     parameters: Tensor  # (P,)
     # before, after: mean loss of an example (a frame, or an utterance) of the speech.
@@ -123,10 +124,10 @@ class TrainedOn:
 def train_on(
     model: Model, network: int, speech: tuple[HeardSpeech, LabelledSpeech], how: SmallSteps, progress: Progress
 ) -> TrainedOn:
-    """Train one network of a packed model on; the model itself is changed by that.
+    """Train one network of a packed model further, which changes the model itself.
 
     Raises:
-        UserError: the loss is no number any more.
+        UserError: the loss has become NaN.
     """
     heard, labelled = speech
     module, store = model.hearings[network].model.module, heard.store(model, network)
@@ -163,14 +164,14 @@ def train_on(
 
 
 def _first_layer(module: nn.Module) -> Tensor:
-    """Return (P,): 1 for the parameters of the part that has the first of them, 0 for the others."""
+    """Return a mask (P,): 1 for the parameters of the first layer, 0 for the others."""
     named = list(module.named_parameters())
     first = named[0][0].rpartition(".")[0]
     return torch.cat([torch.full((p.numel(),), float(name.rpartition(".")[0] == first)) for name, p in named])
 
 
 LEAST_SECONDS = 10.0
-"""Speech of which a network learns more than it forgets; with less nothing is done."""
+"""Fewest seconds of speech to train on: of less, a network forgets more than it learns."""
 LITTLE_SECONDS = 60.0
 
 
@@ -192,7 +193,7 @@ class Finetuning:
 
 @dataclass(frozen=True)
 class Finetuned:
-    """Results of a training on."""
+    """The results of `finetune`."""
 
     # utterances, seconds: of speech that was trained on.
     utterances: int
@@ -205,11 +206,11 @@ class Finetuned:
 
 
 def finetune(source: Path, data: SpeechData, options: Finetuning, progress: Progress) -> Finetuned:
-    """Train a packed model on with speech; `options.out` is whole or not there.
+    """Train a packed model further with speech, into `options.out`, which then is whole or does not exist.
 
     Raises:
-        UserError: not a packed model, or one that was damaged; the folder exists; words without pronunciation; too
-            little speech; speech and transcripts that do not belong together.
+        UserError: not a packed model, or one that was damaged; the folder exists; words lack a pronunciation; too
+            little speech; speech and transcripts do not belong together.
     """
     refuse_existing(options.out)
     read_packed(source)
@@ -243,7 +244,7 @@ def finetune(source: Path, data: SpeechData, options: Finetuning, progress: Prog
 
 
 def _rewritten(changed: Mapping[str, CleanedSplits]) -> list[str]:
-    """Report changes in transcripts, and the utterances not trained on because of theirs."""
+    """Return remarks on changes in transcripts, and on utterances left out because of them."""
     changes = sum((Counter(clean.changes) for clean in changed.values()), Counter[Change]())
     remarks = [written_so(by_kind(changes))] if changes else []
     gone = [one.reason for clean in changed.values() for one in clean.left_out]
@@ -253,7 +254,7 @@ def _rewritten(changed: Mapping[str, CleanedSplits]) -> list[str]:
 
 
 def _rates(utterances: Sequence[Utterance], rate: int) -> list[str]:
-    """Return a remark on audio at a lower rate than the model's."""
+    """Return remarks on audio at a lower rate than the model's."""
     lower = [u.sampling_rate for u in utterances if u.sampling_rate < rate]
     if not lower:
         return []
@@ -264,10 +265,10 @@ def _rates(utterances: Sequence[Utterance], rate: int) -> list[str]:
 
 
 def _transcribed(model: Model, heard: HeardSpeech, least: float | None, progress: Progress) -> tuple[HeardSpeech, str]:
-    """Return the utterances that the model is sure of, with the words that it finds in them; and a remark.
+    """Recognise utterances; return those that the model is sure of, with the words found, and a remark.
 
     Raises:
-        UserError: it is sure of none, or never says how sure it is.
+        UserError: the model is sure of none, or gives no confidences.
     """
     if least is None:
         raise UserError(
@@ -304,10 +305,10 @@ def _transcribed(model: Model, heard: HeardSpeech, least: float | None, progress
 
 
 def _enough(labelled: LabelledSpeech, heard: HeardSpeech) -> float:
-    """Return seconds of speech that is trained on.
+    """Check that there is enough speech to train on; return its seconds.
 
     Raises:
-        UserError: too little of it, or speech and transcripts do not belong together.
+        UserError: there is too little speech, or speech and transcripts do not belong together.
     """
     used = set(labelled.used)
     seconds = sum(u.duration for u in heard.utterances if u.id in used)
@@ -344,7 +345,7 @@ def _amiss(labelled: LabelledSpeech, of: int, seconds: float) -> list[str]:
 
 
 def write_network(folder: Path, model: AcousticModel, trained: TrainedOn) -> None:
-    """Write the network of a packed model with other parameters, the rest as it was."""
+    """Write a network of a packed model with new parameters, and all else unchanged."""
     load_flat(model.module, trained.parameters)
     tensors = {name: value.detach().clone().contiguous() for name, value in model.module.state_dict().items()}
     tensors["prior"] = torch.from_numpy(model.prior)
@@ -357,7 +358,7 @@ def write_network(folder: Path, model: AcousticModel, trained: TrainedOn) -> Non
 def _write_card(
     folder: Path, packed: PackedModel, labelled: LabelledSpeech, seconds: float, options: Finetuning
 ) -> Card:
-    """Write card and packed.json: the word errors of the model it was are not those of this one."""
+    """Write card and packed.json, without the word errors, which were those of the old model."""
     told = read_json(folder / CARD)
     done = {
         "utterances": len(labelled.used),
@@ -378,16 +379,16 @@ def _write_card(
 
 
 def new_words(model: Model, utterances: Sequence[Utterance]) -> list[str]:
-    """Return words of the transcripts that the model cannot recognise."""
+    """Return the words of the transcripts that the model cannot recognise."""
     return sorted({word for u in utterances for word in u.words if word not in model.lexicon})
 
 
 def with_said_words(model: Model, new: Sequence[str], scratch: Path, progress: Progress) -> tuple[Path, str]:
-    """Return the folder of the model with words of transcripts that it does not recognise, and a remark that names
-    them.
+    """Add words of transcripts that a model cannot recognise; return the folder of the model with them, and a remark
+    that names them.
 
     Raises:
-        UserError: the pronunciation of one is unknown; names all.
+        UserError: pronunciations are unknown; names all such words.
     """
     listed, out = scratch / "said.txt", scratch / "said"
     guesses = {} if model.columns.spelled(new) is not None else _guesses(model, new)
@@ -401,7 +402,7 @@ def _guesses(model: Model, words: Sequence[str]) -> dict[str, Pronunciation]:
     """Return guessed pronunciations of the words that no dictionary has.
 
     Raises:
-        UserError: some cannot be guessed; names all.
+        UserError: some words cannot be guessed; names all.
     """
     known = known_words(model)
     guesser = load_g2p(model.folder / G2P) if (model.folder / G2P).is_file() else None

@@ -74,7 +74,7 @@ class PackedNetwork:
 
 @dataclass(frozen=True)
 class PackedSearch:
-    """Settings of the search, as they were best on held-out speech; see `Search`."""
+    """The settings of a packed model's search, the best on held-out speech; see `Search`."""
 
     scale: float
     word_cost: float
@@ -94,8 +94,8 @@ class PackedSearch:
         within("blank_cost", self.blank_cost, -1e3, 1e3)
 
     def search(self, times: bool, asked: Wishes = WORDS_ALONE) -> Search:
-        """Return the search, with times and confidences of the words or without, and with the other options asked
-        for."""
+        """Return the search with these settings, with times and confidences of words if `times`, and with other
+        wishes."""
         return Search(
             self.scale,
             self.beam,
@@ -111,7 +111,7 @@ class PackedSearch:
 
 @dataclass(frozen=True)
 class PackedModel:
-    """Content of packed.json."""
+    """The description of a packed model, content of packed.json."""
 
     sampling_rate: int  # of the audio it hears, in Hz
     networks: tuple[PackedNetwork, ...]
@@ -131,34 +131,34 @@ class PackedModel:
 
 
 def within(name: str, value: float, least: float, most: float) -> None:
-    """Check that a setting is possible.
+    """Check that a setting called `name` is from `least` to `most`.
 
     Raises:
-        UserError: it is less or more, or no number.
+        UserError: `value` is less or more, or no number.
     """
     if not least <= value <= most:
         raise UserError(f"{name} is {value:g}: expected {least:g} to {most:g}.")
 
 
 def is_packed(folder: Path) -> bool:
-    """Return True if it is the folder of a packed model."""
+    """Return True if `folder` is a packed model."""
     return (folder / PACKED).is_file()
 
 
 def write_packed(folder: Path, model: PackedModel) -> None:
-    """Write packed.json, with the checksums of all that is in the folder."""
+    """Write packed.json, with the checksums of all files in the folder."""
     beside = sorted(path.name for path in folder.iterdir() if path.is_file() and path.name != PACKED)
     write_checked(folder / PACKED, plain(model), beside)
 
 
 def checksum_below(folder: Path, network: str) -> dict[str, str]:
-    """Return the checksum of the JSON of a network, which holds that of its parameters, by its path below `folder`."""
+    """Return the checksum of a network's JSON, which has that of its parameters, by its path below `folder`."""
     return {f"{network}/{MODEL_META}": file_checksum(folder / network / MODEL_META)}
 
 
 def read_packed(folder: Path) -> PackedModel:
-    """Return the content of packed.json, all files of the folder held to their checksums but the networks' parameters,
-    which are when they are read.
+    """Read packed.json, and check all files of the folder by their checksums, except networks' parameters, which are
+    checked when they are read.
 
     Raises:
         UserError: not a packed model, or one of a later version; a file is missing or damaged (names it).
@@ -188,7 +188,7 @@ def read_packed(folder: Path) -> PackedModel:
 
 
 def read_evidence(folder: Path) -> Evidence | None:
-    """Read the evidence of words that were said; None where an earlier version packed it.
+    """Read the evidence of words that were said; return None if an earlier version packed the model.
 
     Raises:
         UserError: the file is not one that `roundelay pack` writes.

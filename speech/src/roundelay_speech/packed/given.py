@@ -14,12 +14,13 @@ _GIVEN = Path(__file__).with_name("given")
 
 
 def given_models() -> list[str]:
-    """Return their names."""
+    """Return the names of the models that come with the package."""
     return sorted(path.parent.name for path in _GIVEN.glob(f"*/{PACKED}"))
 
 
 def told() -> list[Sequence[str]]:
-    """Return the name of each, its words, sampling rate in Hz, corpus, word errors, size in MB and licence, as text."""
+    """Return, for each model of the package, its name, words, sampling rate in Hz, corpus, word errors, size in MB and
+    licence, as text."""
     rows: list[Sequence[str]] = []
     for name in given_models():
         card = read_json(_GIVEN / name / "card.json")
@@ -32,7 +33,7 @@ def told() -> list[Sequence[str]]:
 
 
 def model_folder(name: Path | str) -> Path:
-    """Return the folder of a packed model: where the name leads, or, if there is none, that of the model of this name
-    that comes with the package."""
+    """Return the folder of a packed model: the path `name`, or, if there is no such folder, that of the package's model
+    of this name."""
     path = Path(name)
     return _GIVEN / path if not (path / PACKED).is_file() and str(path) in given_models() else path

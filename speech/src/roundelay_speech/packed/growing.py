@@ -9,17 +9,21 @@ from typing import final
 import numpy as np
 import torch
 
-from roundelay_speech.data.arrays import Float32
+from roundelay_speech.data.arrays import Bools, Float32
 from roundelay_speech.models.frames import scaled
 from roundelay_speech.models.network import Streamed
 from roundelay_speech.packed.hearing import Statistics
 from roundelay_speech.packed.model import Model
 from roundelay_speech.packed.upper import Telling
 
+_GAP = 10
+"""Frames without sound that speech may have: a stop's closure behind a gate. What follows is silence."""
+
 
 @final
 class GrowingScores:
-    """Log-likelihoods of one utterance, as its samples come: those of `Model.scores`, to rounding.
+    """Log-likelihoods of one utterance, as its samples come: those of `Model.scores`, to rounding, but for frames
+    without sound: of these it is not known whether they are the last.
 
     Args:
         model: a packed model.
@@ -38,13 +42,13 @@ class GrowingScores:
                 raise ValueError(f"{_name_of(hearing.model.module)} needs the whole utterance")
             self._networks.append(streamed)
         self._telling = [told and Telling(told) for told in known.told]
+        self._silent, self._sounding = 0, np.zeros(0, bool)  # frames without sound till now; those without a score
         self._held = np.zeros(0, np.float32)  # samples from the first frame on that is not whole
         self._ready = [np.zeros((0, hearing.model.module.columns), np.float32) for hearing in model.hearings]
 
     @property
     def delay(self) -> float:
-        """Largest number of seconds of audio that come, from the beginning of a sound on, before it is in the
-        scores."""
+        """Most seconds of audio that come, from the beginning of a sound on, before the sound is in the scores."""
         config, rate = self._model.hearings[0].features.frames, self._model.sample_rate
         overlap = config.frame_length(rate) - self._shift
         frames = max(
@@ -74,12 +78,24 @@ class GrowingScores:
         rows = min(map(len, self._ready))
         found: Float32 = np.sum([some[:rows] for some in self._ready], axis=0, dtype=np.float32)
         self._ready = [some[rows:] for some in self._ready]
+        self._note(self._model.hearings[0].sounding(features.of_network[0]))
+        every = self._model.hearings[0].model.module.subsampling
+        self._model.silence(found, ~self._sounding[: rows * every : every])
+        self._sounding = self._sounding[rows * every :]
         return found
+
+    def _note(self, sounding: Bools) -> None:
+        """Take which of the next frames have sound; a gap counts as sound."""
+        heard = []
+        for one in sounding.tolist():
+            self._silent = 0 if one else self._silent + 1
+            heard.append(self._silent <= _GAP)
+        self._sounding = np.concatenate([self._sounding, np.array(heard, bool)])
 
 
 def in_chunks(model: Model, frames: int | None) -> Model:
-    """Return the model with its networks evaluated in chunks of so many frames: fewer are sooner, more are better; the
-    same for None.
+    """Return the model with its networks evaluated in chunks of `frames` frames (fewer are faster, more are better);
+    None: unchanged.
 
     Raises:
         UserError: a network was not trained for that.
@@ -94,7 +110,7 @@ def in_chunks(model: Model, frames: int | None) -> Model:
 
 
 def whole_only(model: Model) -> list[str]:
-    """Return networks of a model that need the whole utterance, each kind once."""
+    """Return the names of a model's networks that need the whole utterance, each kind once."""
     needed = []
     for hearing in model.hearings:
         mean, std = (torch.from_numpy(some) for some in hearing.usual)

@@ -1,4 +1,4 @@
-"""From samples to log-likelihoods, as `prepare` and `decode` come to them, without files.
+"""From samples to log-likelihoods, as in `prepare` and `decode`, but without files.
 
 Legend: N samples, T frames, F features, S tied states.
 """
@@ -12,7 +12,7 @@ import numpy.typing as npt
 import torch
 
 from roundelay.core.errors import UserError
-from roundelay_speech.data.arrays import Float32
+from roundelay_speech.data.arrays import Bools, Float32
 from roundelay_speech.features.fbank import LOG_FLOOR, band_centres, fbank
 from roundelay_speech.features.parts import FeatureConfig
 from roundelay_speech.features.store import FeatureStore, SpeakerStats, SpeakerSums, StoredPart
@@ -23,9 +23,9 @@ from roundelay_speech.packed.upper import Told, lacking, lower_bands, weights_of
 from roundelay_speech.trained import AcousticModel
 
 ENOUGH_FRAMES = 500
-"""Frames of a speaker that say enough of how they speak: five seconds. Of fewer, the rest is made up."""
+"""Frames of a speaker from which the mean is known well enough: five seconds. With fewer, an expected part is added."""
 ENOUGH_FOR_DEVIATIONS = 2000
-"""The same of deviations, where it is known how speakers differ."""
+"""Frames from which standard deviations are known well enough, if it is known how speakers differ."""
 _TELEPHONE = 3400.0  # Hz
 _DEEPEST = 5.0  # deviations below the loudest frame, where there is no sound
 _ROOM = 1.0  # deviations below the mean; pauses of speech lie 1 to 2 below it
@@ -35,25 +35,25 @@ _ONLY = "speech"  # name of the utterance, and of its speaker, in a store of one
 
 @dataclass(frozen=True, eq=False)
 class PieceFeatures:
-    """Features (T, F) of a piece of audio, for each network in turn; those of one kind are there once."""
+    """The features (T, F) of a piece of audio for each network, with each kind stored once."""
 
     of_network: tuple[Float32, ...]
 
     def __len__(self) -> int:
-        """Return frames."""
+        """Return the number of frames."""
         return len(self.of_network[0])
 
 
 @dataclass(frozen=True, eq=False)
 class Statistics:
-    """Mean (F,) and standard deviation (F,) of a speaker's features, for each network in turn; and the map for the
-    bands that the recording lacks, of which these are then not its own."""
+    """Mean (F,) and standard deviation (F,) of a speaker's features, for each network; and the map for bands that the
+    recording lacks, in which these are then not its own."""
 
     of_network: tuple[tuple[Float32, Float32], ...]
     told: tuple[Told | None, ...]
 
     def heard(self, features: PieceFeatures) -> PieceFeatures:
-        """Return features of this speaker, the bands that they lack filled in."""
+        """Return features of this speaker with missing bands filled in."""
         both = zip(features.of_network, self.told, strict=True)
         return PieceFeatures(tuple(one if told is None else told.heard(one) for one, told in both))
 
@@ -67,9 +67,9 @@ class Hearing:
     features: FeatureConfig
     usual: tuple[Float32, Float32]  # mean and standard deviation of an average training speaker's features
     upper: npt.NDArray[np.float64] | None = None
-    """The map that tells bands which a recording lacks; None where there is none."""
+    """The map from lower bands to those that a recording lacks; None if there is none."""
     spread: SpeakerSpread | None = None
-    """Differences between training speakers; None where they are not known."""
+    """Differences between training speakers; None if not known."""
 
     @classmethod
     def of(cls, packed: PackedNetwork, model: AcousticModel) -> "Hearing":
@@ -80,23 +80,23 @@ class Hearing:
 
     @property
     def parts(self) -> Sequence[StoredPart]:
-        """The columns of its features."""
+        """The columns of the network's features."""
         return self.model.module.frontend.parts
 
     def filterbanks(self, samples: Float32, rate: int) -> Float32:
-        """Return features (T, F) of samples (N,)."""
+        """Return the features (T, F) of samples (N,)."""
         wave = torch.from_numpy(samples)
         found = [fbank(wave, rate, part.fbank).numpy() for part in self.features.filterbanks]
         return self.with_rooms(found[0] if len(found) == 1 else np.concatenate(found, axis=1))
 
     def with_rooms(self, features: Float32) -> Float32:
-        """Return features (T, F) where frames without any sound, as a muted microphone or an editor leaves, are those
-        of a quiet room.
+        """Replace frames without any sound, as a muted microphone or an editor leaves, by those of a quiet room; return
+        features (T, F).
 
         The logarithm of nothing lies nine deviations below speech: a second of it on either side spoils the speaker's
-        mean and deviation, and with them all words. A frame is such if it lies further below the loudest than any of
-        speech does (3.6 deviations of the average training speaker, in 301 recordings). A model of speech with such
-        pauses has so large a deviation that no frame is.
+        mean and deviation, and with them all words. A frame counts as without sound if it is further below the loudest
+        than any of speech (3.6 deviations of the average training speaker, in 301 recordings). A model of speech with
+        such pauses has so large a deviation that no frame counts.
         """
         if not len(features):
             return features
@@ -115,12 +115,17 @@ class Hearing:
         """Return the frames of features (T, F) from the first with sound to the last: silence on either side, however
         long it is, has no words, and tells nothing of a speaker. Pauses between words do, for training speakers have
         them."""
-        mean, std = self.usual
-        sound = np.flatnonzero(np.ptp(features - (mean - _ROOM * std), axis=1) > _ROOM_AT_MOST)
+        sound = np.flatnonzero(self.sounding(features))
         return slice(int(sound[0]), int(sound[-1]) + 1) if len(sound) else slice(0, len(features))
 
+    def sounding(self, features: Float32) -> Bools:
+        """Return (T,) True for the frames of features (T, F) with any sound."""
+        mean, std = self.usual
+        found: Bools = np.ptp(features - (mean - _ROOM * std), axis=1) > _ROOM_AT_MOST
+        return found
+
     def telephone(self, features: Float32, rate: int) -> Float32:
-        """Return (T, B) log mel energies of the bands that a telephone lets through, of features (T, F)."""
+        """Return those log mel energies (T, B) of features (T, F) whose bands a telephone transmits."""
         bank = self.features.filterbanks[0].fbank
         return features[:, : max(2, int((band_centres(bank, rate) <= _TELEPHONE).sum()))]
 
@@ -148,9 +153,9 @@ class Hearing:
         return found.mean[0], found.std[0]
 
     def _made_up(self, mean: Float32, std: Float32, frames: int | None) -> tuple[Float32, Float32]:
-        """Return statistics of which so many frames tell their share, None all, and the rest is to be expected: of the
-        average training speaker, as loud as this recording is, for that a second of speech tells; where it is known how
-        speakers differ, of one who differs from that as these frames let expect."""
+        """Complete the statistics of `frames` frames (None: enough) by expected ones: those of the average training
+        speaker at this recording's loudness, which a second of speech tells; or, if it is known how speakers differ, of
+        a speaker who differs from that as these frames suggest."""
         share = 1.0 if frames is None else min(1.0, frames / ENOUGH_FRAMES)
         width = 1.0 if frames is None else min(1.0, frames / ENOUGH_FOR_DEVIATIONS) if self.spread else share
         if frames is None or min(share, width) >= 1:
@@ -166,7 +171,7 @@ class Hearing:
         return (share * mean + (1 - share) * likely).astype(np.float32), (wide * np.exp(wider)).astype(np.float32)
 
     def scores(self, features: Float32, statistics: tuple[Float32, Float32], rate: int) -> Float32:
-        """Return (T, S) log-likelihoods, unscaled."""
+        """Return the network's unscaled log-likelihoods (T, S) of features (T, F)."""
         mean, std = statistics
         frames = np.array([len(features)])
         store = FeatureStore(
@@ -184,10 +189,10 @@ class Hearing:
 
 
 def checked(samples: Float32) -> Float32:
-    """Return the samples, if they can be heard.
+    """Check samples, and return them.
 
     Raises:
-        UserError: not one channel of float32 between -1 and 1, or NaN or infinity among them.
+        UserError: they are not one channel of float32 between -1 and 1, or have NaN or infinity.
     """
     if samples.ndim != 1:
         raise UserError(f"Samples of one channel are expected, (N,), not an array of shape {samples.shape}.")

@@ -41,7 +41,7 @@ _FITTING = 0.65  # of the utterances fit their own words better, at least; of wr
 
 @dataclass(frozen=True, eq=False)
 class HeardSpeech:
-    """Utterances with the features that a packed model computes of their audio, and statistics of their speakers."""
+    """Utterances with the features that a packed model computes from their audio, and their speakers' statistics."""
 
     utterances: tuple[Utterance, ...]
     features: tuple[PieceFeatures, ...]  # of each utterance
@@ -64,7 +64,7 @@ class HeardSpeech:
         return cls(tuple(utterances), tuple(features), known)
 
     def store(self, model: Model, network: int) -> FeatureStore:
-        """Return the features for one network of the model."""
+        """Return the features for one network of the model, as a store."""
         heard = [
             self.statistics[u.speaker].heard(one).of_network[network]
             for u, one in zip(self.utterances, self.features, strict=True)
@@ -87,7 +87,7 @@ class HeardSpeech:
 
 @dataclass(frozen=True, eq=False)
 class LabelledSpeech:
-    """Labels of `HeardSpeech`: tied states, or rows of units; utterances without, and why."""
+    """The labels of `HeardSpeech`: tied states, or rows of units; and the utterances without labels, with reasons."""
 
     states: npt.NDArray[np.int32]  # (T,) tied states, -1 where an utterance is left out; empty where columns are units
     units: LabelledUtterances | None  # rows of units of each utterance that is used; None where columns are tied states
@@ -119,6 +119,7 @@ def label_speech(model: Model, heard: HeardSpeech, lexicon: Lexicon, progress: P
 
 
 def _aligned(model: Model, heard: HeardSpeech, lexicon: Lexicon, tying: Tying, progress: Progress) -> LabelledSpeech:
+    """Label every frame with its tied state, by alignment of the words with the model's scores."""
     known = Lexicon(lexicon.pronunciations, tying.phones[0], frozenset(tying.phones[1:]))
     silence = model.packed.search.silence_probability
 
@@ -153,7 +154,7 @@ def _aligned(model: Model, heard: HeardSpeech, lexicon: Lexicon, tying: Tying, p
 
 
 def _others(every: Sequence[Utterance]) -> dict[str, list[list[str]]]:
-    """Return by id, words that other utterances have, which are about as many."""
+    """Return, by id, the words of other utterances with about as many words."""
     ordered = sorted(every, key=lambda u: (len(u.words), u.id))
     found = {}
     for place, utterance in enumerate(ordered):
@@ -164,6 +165,7 @@ def _others(every: Sequence[Utterance]) -> dict[str, list[list[str]]]:
 
 
 def _written(model: Model, heard: HeardSpeech, lexicon: Lexicon, units: UnitSet, progress: Progress) -> LabelledSpeech:
+    """Label every utterance with its words in the model's units."""
     subsampling = model.hearings[0].model.module.subsampling
     kept, left_out, gains = dict[int, list[int]](), list[LeftOut](), dict[str, float]()
     different = _others(heard.utterances)

@@ -65,11 +65,12 @@ class Packing:
 
 
 def pack(runs: Sequence[Run], options: Packing, progress: Progress) -> Card:
-    """Pack runs, the first of which has the words and the graph; `options.out` is whole or not there.
+    """Pack runs, the first of which has the words and the graph, into `options.out`, which then is whole or does not
+    exist.
 
     Raises:
-        UserError: the folder exists; a run is not finished; runs that do not fit together; features that cannot be
-            computed from audio alone.
+        UserError: the folder exists; a run is not finished; runs do not fit together; features cannot be computed from
+            audio alone.
     """
     refuse_existing(options.out)
     runs = [(exp, recipe, weight / runs[0][2]) for exp, recipe, weight in runs]
@@ -113,7 +114,7 @@ def pack(runs: Sequence[Run], options: Packing, progress: Progress) -> Card:
 
 
 def _calibration_speech(recipe: Recipe, own: Corpus, members: Sequence[EnsembleMember]) -> CalibrationSpeech:
-    """Return speech of the corpus that the evidence is learnt of: an even choice of the training utterances, and
+    """Choose speech of the corpus from which the evidence is learnt: an even choice of training utterances, and
     held-out ones with transcripts."""
     first = members[0].store
     training = [u.id for u in own.splits[TRAIN] if u.id in first]
@@ -126,7 +127,7 @@ def _calibration_speech(recipe: Recipe, own: Corpus, members: Sequence[EnsembleM
 
 
 def _held_out(own: Corpus, split: str, members: Sequence[EnsembleMember]) -> HeldOut:
-    """Return utterances of a split with transcripts, ten minutes of them at most."""
+    """Return utterances of a split with transcripts, at most ten minutes."""
     found, seconds = [], 0.0
     for utterance in own.splits.get(split, ()):
         if not utterance.words or utterance.copied or any(utterance.id not in m.store for m in members):
@@ -142,7 +143,7 @@ def _stored(members: Sequence[EnsembleMember], utterance: str) -> PieceFeatures:
 
 
 def _check_graph(exp: Path, recipe: Recipe) -> None:
-    """Raise a UserError unless the model of the run is decoded by a graph that a packed model can have."""
+    """Raise a UserError unless the run is decoded by a kind of graph that a packed model can have."""
     kind = recipe.decode.graph
     if kind.name != (fit := graph_of(recipe)):
         raise UserError(f"{exp}: decode.graph={kind.name} is not for its model. Give --set decode.graph={fit}.")
@@ -154,10 +155,10 @@ def _check_graph(exp: Path, recipe: Recipe) -> None:
 
 
 def computed_features(member: EnsembleMember) -> FeatureConfig:
-    """Return the features that a network hears, as they are computed of audio.
+    """Return the configuration by which a network's features are computed from audio.
 
     Raises:
-        UserError: some of them come from elsewhere.
+        UserError: some features come from elsewhere.
     """
     store = member.store
     config = config_of(store)
@@ -172,7 +173,7 @@ def computed_features(member: EnsembleMember) -> FeatureConfig:
 
 
 def config_of(store: FeatureStore) -> FeatureConfig:
-    """Return the features in a store, as they are computed."""
+    """Return the configuration by which a store's features were computed."""
     told = dict(store.config)
     if "num_bins" in told:  # stores of version 1 had one filterbank, and its options only
         return only_fbank(build(FbankConfig, told, str(store.folder)))
@@ -180,20 +181,20 @@ def config_of(store: FeatureStore) -> FeatureConfig:
 
 
 def _one_rate(members: Sequence[EnsembleMember]) -> int:
-    """Return the sampling rate of all runs, in Hz.
+    """Return the common sampling rate of all runs, in Hz.
 
     Raises:
-        UserError: they have several.
+        UserError: runs have different rates.
     """
     rates = {member.store.sampling_rate: member.exp for member in members}
     if len(rates) > 1:
         told = ", ".join(f"{exp} {rate:,} Hz" for rate, exp in rates.items())
-        raise UserError(f"The runs hear audio at several sampling rates ({told}): pack those of one.")
+        raise UserError(f"The runs hear audio at several sampling rates ({told}): pack runs at one rate.")
     return next(iter(rates))
 
 
 def _packed_network(folder: Path, member: EnsembleMember, config: FeatureConfig, corpus: Corpus) -> PackedNetwork:
-    """Copy a network into a folder."""
+    """Copy a network into a folder; return its description."""
     folder.mkdir()
     for name in (MODEL, MODEL_META):
         shutil.copyfile(member.exp / name, folder / name)
@@ -207,8 +208,8 @@ def _packed_network(folder: Path, member: EnsembleMember, config: FeatureConfig,
 
 
 def _upper(store: FeatureStore, config: FeatureConfig, utterances: Sequence[str]) -> tuple[str, ...]:
-    """Return the map that tells upper bands, row by row; none where there are none, or features beside one
-    filterbank."""
+    """Fit the map from lower to upper bands; return its rows, empty if there are no upper bands, or other features than
+    one filterbank."""
     if len(config.filterbanks) != 1 or len(store.parts) > 1:
         return ()
     centres = band_centres(config.filterbanks[0].fbank, store.sampling_rate)
@@ -225,8 +226,8 @@ def _upper(store: FeatureStore, config: FeatureConfig, utterances: Sequence[str]
 
 
 def usual_speaker(store: FeatureStore, utterances: Sequence[str]) -> tuple[Float64, Float64]:
-    """Return mean (F,) and standard deviation (F,) of an average speaker of some utterances: the means, over frames, of
-    the speakers' means and variances."""
+    """Return the mean (F,) and standard deviation (F,) of an average speaker of some utterances: the means, over
+    frames, of the speakers' means and variances."""
     heard = np.unique(store.speaker_indices[[store.position(u) for u in utterances]])
     speakers = store.speakers
     weight = speakers.frames[heard] / speakers.frames[heard].sum()
@@ -235,7 +236,7 @@ def usual_speaker(store: FeatureStore, utterances: Sequence[str]) -> tuple[Float
 
 
 def spread_of(store: FeatureStore, utterances: Sequence[str]) -> SpeakerSpread:
-    """Return how the speakers of some utterances differ."""
+    """Fit the differences between the speakers of some utterances."""
     sums, of = SpeakerSums(), {}
     for n in stream(0, "spread").permutation(len(utterances))[:UTTERANCES_FITTED]:
         sums.add(utterances[n], np.asarray(store.get(utterances[n])))
@@ -276,7 +277,7 @@ def _write_words(folder: Path, recipe: Recipe, own: Corpus, beside: Path, progre
 
 
 def refuse_existing(out: Path) -> None:
-    """Raise a UserError if there is something that would be overwritten."""
+    """Raise a UserError if `out` exists and would be overwritten."""
     if out.exists():
         raise UserError(f"{out} exists: give --out another folder, or remove it.")
 

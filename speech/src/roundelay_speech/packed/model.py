@@ -26,7 +26,7 @@ from roundelay.core.errors import UserError
 from roundelay.core.files import read_json
 from roundelay.core.folders import PACKED
 from roundelay.core.progress import Progress, Silent
-from roundelay_speech.data.arrays import Float32, Float64
+from roundelay_speech.data.arrays import Bools, Float32, Float64
 from roundelay_speech.data.processes import Here, batched, start_workers
 from roundelay_speech.decode.alternatives import (
     NO_ALTERNATIVES,
@@ -76,7 +76,7 @@ if TYPE_CHECKING:
 @final
 @dataclass(frozen=True)
 class Transcript:
-    """Words of a piece of audio."""
+    """The recognised words of a piece of audio."""
 
     words: tuple[str, ...] = ()
     # the same words with times, in seconds from the beginning of the piece, and confidences from 0 to 1; empty where
@@ -93,7 +93,7 @@ class Transcript:
 
 @dataclass(frozen=True, eq=False)
 class Examined:
-    """Words that a search found in a piece of audio, with their places and the measures of each."""
+    """The result of a search in a piece of audio: words with their places, and measures of each."""
 
     transcript: Transcript
     places: Sequence[FoundWord]  # where each of them was found; empty, if there is too little sound for all of them
@@ -101,18 +101,19 @@ class Examined:
 
 
 Believing = Literal["said", "all"]
-"""Words of a search that are taken for said: those that evidence speaks for; or all, as `roundelay decode` has them.
-Confidences of both are made true (speech/decode/evidence.py)."""
+"""The words of a search to keep: `said`, those that evidence supports, or all, as in `roundelay decode`. Both get true
+confidences (speech/decode/evidence.py)."""
 
 
 Recording = tuple[str, Sequence[Float32]]
-"""A name, and pieces of one speaker's speech: samples (N,) each."""
+"""A recording: its name, and pieces of one speaker's speech, samples (N,) each."""
 
 
 @final
 @dataclass(frozen=True, eq=False, repr=False)
 class Model:
-    """A recogniser, from samples to words. Not for several threads at once; `recognise_many` takes processes."""
+    """A packed model as a recogniser, from samples to words. Not for several threads at once; `recognise_many` uses
+    processes."""
 
     folder: Path  # that it was loaded from
     packed: PackedModel  # the content of its packed.json
@@ -134,10 +135,10 @@ class Model:
     def transcribe(self, recording: Path | str) -> "Finished":
         """Recognise one recording of any kind and length; `text` of the result has its words.
 
-        `roundelay.transcribe` takes several, and options.
+        `roundelay.transcribe` takes several recordings, and options.
 
         Raises:
-            UserError: there is no such file, or no audio in it that can be used.
+            UserError: the file is missing, or has no usable audio.
         """
         found = roundelay.transcribe(self, recording)
         if len(found) != 1:
@@ -148,23 +149,23 @@ class Model:
 
     @property
     def sample_rate(self) -> int:
-        """Sampling rate of the samples that it hears, in Hz."""
+        """Sampling rate in Hz of the samples that the model takes."""
         return self.packed.sampling_rate
 
     @property
     def frame_seconds(self) -> float:
-        """Time from one frame of features to the next."""
+        """Seconds from one frame of features to the next."""
         config = self.hearings[0].features.frames
         return config.frame_shift(self.sample_rate) / self.sample_rate
 
     @property
     def usual(self) -> Statistics:
-        """Statistics of the average training speaker, before anything is known of who speaks."""
+        """Statistics of the average training speaker, for use while nothing is known of the speaker."""
         return self.statistics([])
 
     @property
     def caveats(self) -> list[str]:
-        """Sentences on its differences from models of this version."""
+        """Sentences on the model's differences from models of this version."""
         if self.evidence is not None:
             return []
         return [
@@ -187,15 +188,15 @@ class Model:
         return NearWords(self.lexicon)
 
     def in_vocabulary(self, words: Iterable[str]) -> tuple[list[str], list[str]]:
-        """Return the words that it can recognise, as it spells them, each once; and the others. Case and punctuation at
-        their ends do not matter."""
+        """Divide words into those that the model can recognise, in its own spelling, each once, and the others. Case,
+        and punctuation at the ends, do not matter."""
         found = {word: self._near.get(word) for word in words}
         known = dict.fromkeys(word for word in found.values() if word is not None)
         return [*known], [word for word, near in found.items() if near is None]
 
     @cached_property
     def columns(self) -> Columns:
-        """The columns of its scores."""
+        """The columns of the model's scores."""
         return packed_columns(self.folder, self.packed, self.hearings[0].model.units)
 
     @cached_property
@@ -209,12 +210,12 @@ class Model:
 
     @property
     def gives_times(self) -> bool:
-        """True if it says when words begin and end; models of units and a blank do not."""
+        """True if the model gives times of words; models of units and a blank do not."""
         return self.hearings[0].model.units is None
 
     @cached_property
     def pronouncing(self) -> Pronouncing | None:
-        """Everything needed to find the times of words; None where the model gives none."""
+        """Everything needed to time words; None if the model gives no times."""
         if not isinstance(self.columns, TiedStates):
             return None
         tying, probability = self.columns.tying, self.packed.search.silence_probability
@@ -237,11 +238,11 @@ class Model:
     # One step after the other ---------------------------------------------------------------------------------------
 
     def features(self, samples: Float32) -> PieceFeatures:
-        """Return features of samples (N,), the same as `roundelay prepare` computes where there is any sound
+        """Return the features of samples (N,), as `roundelay prepare` computes them wherever there is any sound
         (`Hearing.with_rooms`).
 
         Raises:
-            UserError: not float32 of one channel, or NaN or infinity among them.
+            UserError: the samples are not float32 of one channel, or have NaN or infinity.
         """
         samples = checked(samples)
         found: list[Float32] = []
@@ -251,12 +252,12 @@ class Model:
         return PieceFeatures(tuple(found))
 
     def statistics(self, pieces: Sequence[PieceFeatures], *, exact: bool = False) -> Statistics:
-        """Return statistics of the one speaker of all these pieces.
+        """Return the statistics of the one speaker of all `pieces`.
 
-        From five seconds of speech on they are those that `roundelay prepare` keeps; deviations from 20 s on, where the
-        training speakers were many. Of less, the rest is that of the speaker to expect (spread.py), or of the average
-        training speaker, unless they are to be `exact`. Where the recording lacks bands, as one by
-        telephone does, they tell these to all audio heard with them (upper.py).
+        From five seconds of speech on they are those that `roundelay prepare` keeps; deviations from 20 s on, if
+        training speakers were many. With less speech they are completed by those of an expected speaker (spread.py), or
+        of the average training speaker, unless `exact`. If the recording lacks bands, as by telephone, the statistics
+        have the map to fill them in (upper.py).
         """
         found = [
             hearing.statistics([piece.of_network[number] for piece in pieces], exact)
@@ -282,18 +283,26 @@ class Model:
         rows, before = -(-len(features) // every), sound.start // every
         if len(total) == rows:
             return total
-        silence = np.full((rows, total.shape[1]), _NOT_SAID, np.float32)
-        silence[:, self._quiet] = 0.0
-        silence[before : before + len(total)] = total
-        return silence
+        found = np.zeros((rows, total.shape[1]), np.float32)
+        found[before : before + len(total)] = total
+        outside = np.ones(rows, bool)
+        outside[before : before + len(total)] = False
+        self.silence(found, outside)
+        return found
+
+    def silence(self, scores: Float32, where: Bools) -> None:
+        """Make some of log-likelihoods (T, S) those of silence."""
+        if where.any():
+            scores[where] = _NOT_SAID
+            scores[np.ix_(where, self._quiet)] = 0.0
 
     def words(self, scores: Float32, *, times: bool = True) -> Transcript:
-        """Return the words that the search finds in log-likelihoods (T, S), even where there is no speech."""
+        """Return the words that the search finds in log-likelihoods (T, S), even if there is no speech."""
         return self._searched(scores, times, WORDS_ALONE)[0] if len(scores) else Transcript()
 
     def _searched(self, scores: Float32, times: bool, asked: Wishes) -> tuple[Transcript, Sequence[int]]:
-        """Return the words; and the column of each frame on their path, where there is one path. All strings are listed
-        of which alternatives will be made."""
+        """Search log-likelihoods (T, S); return the words, with all strings from which alternatives are made, and the
+        column of each frame on their path, if there is a single path."""
         times = times and self.gives_times
         batch = self._decoder.search([(_ONLY, self.columns.searched(scores))], self.packed.search.search(times, asked))
         found = batch.hypotheses[_ONLY]
@@ -304,14 +313,14 @@ class Model:
     def examined(
         self, features: PieceFeatures, statistics: Statistics, *, times: bool = True, asked: Wishes = WORDS_ALONE
     ) -> Examined:
-        """Return the words that the search finds in a piece, and the measures of each."""
+        """Search a piece; return the words found, and the measures of each."""
         scores = self.scores(features, statistics)
         transcript, path = self._searched(scores, times, asked)
         places = self._places(transcript.words, path, scores) if transcript.words else ()
         return Examined(transcript, places, self._measures(places, scores, features) if places else None)
 
     def _places(self, words: Sequence[str], path: Sequence[int], scores: Float32) -> Sequence[FoundWord]:
-        """Find the place of each word; none, if there is too little sound for all of them."""
+        """Find the place of each word; return none if there is too little sound for all of them."""
         if self.pronouncing is not None:
             how, scaled = self.pronouncing, np.float32(self.packed.search.scale) * scores
             found = aligned_words(words, scaled, how.lexicon, how.tying, how.silence_probability)
@@ -320,7 +329,7 @@ class Model:
         return [FoundWord(rows, np.asarray(path)[rows])] * len(words) if len(rows) else ()
 
     def _measures(self, words: Sequence[FoundWord], scores: Float32, features: PieceFeatures) -> Float64 | None:
-        """Return (words, M) of `measured`; None where the model does not know their meaning."""
+        """Return the measures (words, M) of words, from `measured`; None if the model has no evidence to use them."""
         if (evidence := self.evidence) is None:
             return None
         heard, every = self.hearings[0], self.hearings[0].model.module.subsampling
@@ -335,19 +344,18 @@ class Model:
     # All at once ----------------------------------------------------------------------------------------------------
 
     def recognise(self, samples: Float32, *, times: bool = True, asked: Wishes = WORDS_ALONE) -> Transcript:
-        """Return the words of one speaker's samples (N,), float32 between -1 and 1 at `sample_rate`; none where they
-        are shorter than a frame.
+        """Return the words of one speaker's samples (N,), float32 between -1 and 1 at `sample_rate`; none if they are
+        shorter than a frame.
 
         Raises:
-            UserError: not such samples.
+            UserError: the samples are of another kind.
         """
         return self.recognise_pieces([samples], times=times, asked=asked)[0]
 
     def recognise_pieces(
         self, pieces: Sequence[Float32], *, times: bool = True, exact: bool = False, asked: Wishes = WORDS_ALONE
     ) -> list[Transcript]:
-        """Return the words of pieces that one speaker said: their features are normalised together (see
-        `statistics`)."""
+        """Return the words of pieces by one speaker, whose features are normalised together (see `statistics`)."""
         features = [self.features(piece) for piece in pieces]
         known = self.statistics(features, exact=exact)
         return [self.of_features(one, known, times=times, asked=asked) for one in features]
@@ -361,7 +369,7 @@ class Model:
         believing: Believing = "said",
         asked: Wishes = WORDS_ALONE,
     ) -> Transcript:
-        """Return the words of a piece."""
+        """Return the words of a piece, from its features and its speaker's statistics."""
         if not len(features):
             return Transcript()
         if believing == "all" and (self.evidence is None or not (times and self.gives_times)):
@@ -397,13 +405,13 @@ class Model:
         exact: bool = False,
         asked: Wishes = WORDS_ALONE,
     ) -> Iterator[tuple[str, list[Transcript]]]:
-        """Yield the words of many recordings, one after the other in the order given: name, and a transcript a piece.
+        """Recognise many recordings; yield the name of each, in the order given, and a transcript for each piece.
 
         Args:
-            recordings: may be a generator; it is read only as fast as the workers recognise.
-            workers: processes, each of which loads the model; 0: one a core; 1: none but this one.
+            recordings: the recordings; a generator is read only as fast as workers recognise.
+            workers: number of processes, each of which loads the model; 0: one a core; 1: only this process.
             progress: advanced by every piece.
-            times: give words times and confidences, which takes as long as the search again.
+            times: True for times and confidences of words, which take as long again as the search.
             exact: see `statistics`.
             asked: alternatives, and words to favour.
 
@@ -423,8 +431,7 @@ class Model:
         believing: Believing = "said",
         asked: Wishes = WORDS_ALONE,
     ) -> Iterator[tuple[str, list[Transcript]]]:
-        """Yield the results of `recognise_many` for recordings whose features, and those of their speakers, are
-        known."""
+        """Recognise recordings with known features and speakers' statistics; yield results as `recognise_many` does."""
         progress = progress or Silent()
         workers = workers or cores()
         waiting: deque[tuple[str, int]] = deque()  # names, and pieces of each, that are still to come
@@ -445,10 +452,11 @@ class Model:
 
 
 def load_model(folder: Path | str) -> Model:
-    """Return the packed model in a folder, or the one of that name that comes with the package.
+    """Load the packed model in a folder, or the package's model of that name.
 
     Raises:
-        UserError: not a packed model, one of a later version, or a file of it is missing or damaged (names it).
+        UserError: `folder` is no packed model, or one of a later version, or a file of it is missing or damaged (names
+            it).
     """
     folder = model_folder(folder)
     packed = read_packed(folder)
@@ -463,10 +471,10 @@ def load_model(folder: Path | str) -> Model:
 
 
 def _check(model: Model) -> None:
-    """Hold the parts of a model to each other: each may be whole, and of another model.
+    """Check that the parts of a model belong together: each may be whole, but of another model.
 
     Raises:
-        UserError: they do not fit, or a word has characters that a terminal would obey.
+        UserError: parts do not fit, or a word has characters that a terminal would obey.
     """
     for number, word in enumerate(model.graph.words, 1):
         if not word.isprintable() and any(_acts(character) for character in word):
@@ -474,16 +482,16 @@ def _check(model: Model) -> None:
     columns = model.graph.num_pdfs
     for hearing, network in zip(model.hearings, model.packed.networks, strict=True):
         if hearing.model.prior.shape != (columns,) or np.isnan(hearing.model.prior).any():
-            raise UserError(f"{network.folder}: its scores are not those of the graph, which has {columns} columns.")
+            raise UserError(f"{network.folder}: the network does not have the {columns} columns of the graph.")
         width = sum(part.width for part in hearing.parts)
         if not len(hearing.usual[0]) == len(hearing.usual[1]) == width:
-            raise UserError(f"{network.folder}: its network has {width} features, and {PACKED} means of others.")
+            raise UserError(f"{network.folder}: the network has {width} features, and {PACKED} the means of others.")
     if not isinstance(model.card, dict):
         raise UserError(f"{CARD}: not an object of JSON.")
 
 
 def _acts(character: str) -> bool:
-    """Return True for control characters, and for those that turn the direction of writing."""
+    """Return True for control characters, and for those that change the direction of writing."""
     return unicodedata.category(character) == "Cc" or unicodedata.bidirectional(character) in _TURNS
 
 
@@ -498,7 +506,8 @@ _Job = tuple[list[PieceFeatures], Statistics, _How]
 
 
 def _with_alternatives(found: Transcript, strings: Sequence[StringAlternative], most: int) -> Transcript:
-    """Return the words with so many strings, and words in the place of each; without any, if none were asked for."""
+    """Return a transcript with at most `most` alternative strings, and alternative words for each place; unchanged if
+    none were asked for."""
     if not most:
         return found
     sure = [word.confidence for word in found.timed] or [None] * len(found.words)
@@ -513,7 +522,7 @@ def _work(model: Model, job: _Job) -> list[Transcript]:
 
 
 def _whole(waiting: deque[tuple[str, int]], done: list[Transcript]) -> Iterator[tuple[str, list[Transcript]]]:
-    """Yield recordings all of whose pieces are done, and take them off both."""
+    """Yield recordings all of whose pieces are done, and remove them from `waiting` and `done`."""
     while waiting and waiting[0][1] <= len(done):
         name, count = waiting.popleft()
         found, done[:count] = done[:count], []
@@ -525,7 +534,7 @@ def _jobs(
     waiting: deque[tuple[str, int]],
     how: _How,
 ) -> Iterator[_Job]:
-    """Yield the pieces of all recordings, some at once; names of recordings and their numbers of pieces go to
+    """Yield the pieces of all recordings in batches; append the name and number of pieces of each recording to
     `waiting`."""
     for name, features, known in recordings:
         waiting.append((name, len(features)))
@@ -534,10 +543,10 @@ def _jobs(
 
 
 def packed_columns(folder: Path, packed: PackedModel, units: UnitSet | None) -> Columns:
-    """Return the columns.
+    """Return the columns of a packed model's scores.
 
     Args:
-        units: of the networks; None: they give tied states, which the folder says.
+        units: units of the networks; None: columns are tied states, from the folder.
     """
     if units is None:
         return TiedStates(DecisionTree.from_json(read_json(folder / TREE)).tying())

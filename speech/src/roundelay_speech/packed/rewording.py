@@ -43,7 +43,7 @@ from roundelay_speech.recognition.graph import language_options
 from roundelay_speech.trained import load_model as load_network
 
 GRAMMAR = ("text", "arpa", "order", "method", "discount", "cutoffs", "prune", "join", "vocabulary", "lexicon", "guess")
-"""Options of the section decode that another grammar may have."""
+"""Options of the section decode that may be set for another grammar."""
 ALL_WORDS = 10**9
 
 
@@ -61,13 +61,14 @@ def reword(source: Path, options: Rewording, progress: Progress) -> Card:
     """Make a packed model with other words; the network and the settings of the search stay.
 
     Raises:
-        UserError: not a packed model; one that is rescored; the folder exists; a word without pronunciation.
+        UserError: `source` is no packed model, or one that is rescored; the folder exists; a word without
+            pronunciation.
     """
     refuse_existing(options.out)
     packed = read_packed(source)
     if packed.rescored:
         raise UserError(
-            f"{source}: a second pass with a large language model belongs to it, which knows no other words."
+            f"{source}: the model has a second pass with a large language model, which knows no other words."
         )
     config = _grammar(options.overrides)
     if not options.overrides and options.words is None:
@@ -107,7 +108,7 @@ def reword(source: Path, options: Rewording, progress: Progress) -> Card:
 
 
 def _grammar(overrides: Sequence[str]) -> Decoding:
-    """Return the section decode that makes another grammar: of all words of the text, where it says no vocabulary."""
+    """Return the section decode for another grammar, by default of all words of the text."""
     for assignment in overrides:
         key = assignment.partition("=")[0].strip()
         if key.removeprefix("decode.") not in GRAMMAR:
@@ -127,7 +128,7 @@ def _grammar(overrides: Sequence[str]) -> Decoding:
 def _with_words(
     folder: Path, path: Path, found: VocabularyLexicon, model: Arpa, job: GraphJob
 ) -> tuple[VocabularyLexicon, Arpa]:
-    """Return the lexicon and language model with the words in a file."""
+    """Add the words in a file to lexicon and language model; return both."""
     known, phones = found.lexicon, set(map(base_phone, job.columns.phones))
     guesser = load_g2p(folder / G2P) if (folder / G2P).is_file() else None
     near, added, guessed, faults = NearWords(known), dict[str, tuple[Pronunciation, ...]](), [], []
@@ -163,8 +164,8 @@ def _with_words(
 
 
 def with_unigrams(model: Arpa, words: Sequence[str]) -> Arpa:
-    """Return the language model with more words, each as likely as the others are on average; known ones stay as they
-    are."""
+    """Add words to a language model, each as likely as the others are on average; known words keep their
+    probability."""
     new = [word for word in words if word not in model.words]
     if not new:
         return model
@@ -184,7 +185,7 @@ def with_unigrams(model: Arpa, words: Sequence[str]) -> Arpa:
 
 
 def _card(told: Mapping[str, Any], name: str, folder: Path) -> Card:
-    """Return the card of the model with other words: its word errors were those of other words, and go."""
+    """Return the card of a model with other words, without word errors, which were those of the old words."""
     info = read_json(folder / GRAPH_FILE)
     words = Vocabulary(int(info["words"]), int(info["lm_order"]), sum(info["lm_ngrams"]), told["vocabulary"]["spells"])
     return Card(**{**told, "name": name, "vocabulary": words, "word_errors": {}, "confidences": {}})

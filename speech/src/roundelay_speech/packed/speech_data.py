@@ -17,7 +17,7 @@ WAV = "wav.scp"
 
 @dataclass(frozen=True)
 class SpeechData:
-    """Utterances by split; those without words are for recognition alone."""
+    """Speech to recognise or to learn from: utterances by split, with or without words."""
 
     folder: Path  # that relative paths of audio begin at
     splits: Mapping[str, Sequence[Utterance]]  # that are recognised
@@ -27,13 +27,13 @@ class SpeechData:
 def read_speech(
     data: Path, splits: Sequence[str], source: Path | None, progress: Progress, recordings: RecordingOptions
 ) -> SpeechData:
-    """Return the speech in a folder.
+    """Read the speech in a folder.
 
     Args:
-        splits: of a prepared corpus; none: all but its training split.
-        source: the folder that paths in wav.scp begin at; None: the data directory, the folder above or the working
+        splits: splits of a prepared corpus; empty: all but its training split.
+        source: the folder where paths in wav.scp begin; None: the data directory, the folder above or the working
             directory, wherever the first file is.
-        recordings: how a folder of them is read.
+        recordings: options of reading a folder of recordings.
 
     Raises:
         UserError: no speech in the folder; no such split; files that cannot be used.
@@ -58,8 +58,8 @@ def read_speech(
 def read_training_speech(
     data: Path, splits: Sequence[str], source: Path | None, progress: Progress, recordings: RecordingOptions
 ) -> SpeechData:
-    """Return the speech in a folder that a model is to learn from: as `read_speech`, but without `splits` a prepared
-    corpus gives its training split, or all where it has none.
+    """Read the speech in a folder to learn from, as `read_speech`, but without `splits` take a prepared corpus's
+    training split, or all if it has none.
 
     Raises:
         UserError: as `read_speech`; some utterances have words, and others not.
@@ -87,7 +87,7 @@ def _of_corpus(data: Path, splits: Sequence[str]) -> SpeechData:
 
 
 def root_of(data: Path) -> Path:
-    """Return the folder that the first path in wav.scp begins at, if it is found."""
+    """Return the folder where the first path in wav.scp begins, if it is found."""
     for line in (data / WAV).read_text(encoding="utf-8", errors="replace").splitlines():
         path = line.partition(" ")[2].strip()
         for root in (data, data.resolve().parent, Path()):

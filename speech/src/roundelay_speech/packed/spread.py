@@ -1,4 +1,4 @@
-"""Statistics of a speaker to expect after a few seconds, by how those of training speakers differ.
+"""Expected statistics of a speaker after a few seconds, by the differences between training speakers.
 
 The mean of T frames of one speaker differs from that of an average speaker by r, for two reasons: speakers differ, with
 a covariance S, and so do stretches of speech of one speaker, with C / T. The best linear estimate of how the speaker
@@ -24,7 +24,7 @@ from roundelay_speech.data.arrays import Float64
 from roundelay_speech.features.store import SpeakerStats, StoredPart
 
 LEAST_SPEAKERS = 20
-"""Training speakers of whom it is learnt; of fewer it is not known how speakers differ."""
+"""Fewest training speakers from whom the differences between speakers are learnt."""
 UTTERANCES_FITTED = 3000
 _DIRECTIONS = 4
 _RIDGE = 0.01  # of the mean variance within speakers
@@ -34,7 +34,7 @@ _OF_ONE = 1.5  # a speaker's frames, over those of one utterance, for it to tell
 @final
 @dataclass(frozen=True, eq=False)
 class Directions:
-    """Directions in which speakers differ more than stretches of their speech do."""
+    """Directions in which speakers differ more than parts of one speaker's speech."""
 
     gains: Float64  # (K,), a frame
     shapes: Float64  # (F, K), B
@@ -42,7 +42,8 @@ class Directions:
 
     @classmethod
     def of(cls, between: Float64, within: Float64) -> "Directions":
-        """Return the directions of S (F, F) and C (F, F), which may be short of rank."""
+        """Return the directions from the covariances between speakers, S (F, F), and within them, C (F, F), which may
+        be singular."""
         within = within + (_RIDGE * np.trace(within) / len(within) + 1e-12) * np.eye(len(within))
         root = np.linalg.cholesky(within)
         inverse = np.linalg.inv(root)
@@ -51,7 +52,7 @@ class Directions:
         return cls(np.maximum(gains[::-1][:_DIRECTIONS], 0.0), root @ turned, turned.T @ inverse)
 
     def expected(self, seen: Float64, frames: int) -> Float64:
-        """Return how a speaker differs (F,), so many frames of whom differ so (F,)."""
+        """Return the expected difference (F,) of a speaker, `frames` frames of whom differ by `seen` (F,)."""
         known = self.gains * frames
         return np.asarray(self.shapes @ (known / (1 + known) * (self.measures @ seen)), np.float64)
 
@@ -59,7 +60,7 @@ class Directions:
 @final
 @dataclass(frozen=True, eq=False)
 class SpeakerSpread:
-    """Differences between speakers: in means, and in logarithms of deviations."""
+    """The differences between speakers, in means and in logarithms of deviations."""
 
     means: Directions
     deviations: Directions
@@ -68,13 +69,13 @@ class SpeakerSpread:
     def fitted(
         cls, utterances: SpeakerStats, of: Sequence[int], speakers: SpeakerStats, parts: Sequence[StoredPart]
     ) -> "SpeakerSpread":
-        """Return those of a training set.
+        """Fit the differences between the speakers of a training set.
 
         Args:
-            utterances: statistics of utterances, each as a speaker of its own (U).
-            of: the index of the speaker of each (U,).
-            speakers: statistics of these speakers (N).
-            parts: the columns.
+            utterances: statistics of U utterances, each as a speaker of its own.
+            of: (U,) index of each utterance's speaker.
+            speakers: statistics of the N speakers.
+            parts: the columns of the features.
         """
 
         def directions(whole: Float64, some: Float64) -> Directions:
@@ -95,16 +96,16 @@ class SpeakerSpread:
         return cls(directions(means[0], means[1]), directions(deviations[0], deviations[1]))
 
     def rows(self) -> tuple[str, ...]:
-        """Return it as text, row by row."""
+        """Return the spread as text, row by row."""
         tables = ([one.gains, *one.shapes.T, *one.measures] for one in (self.means, self.deviations))
         return tuple(" ".join(f"{number:.3g}" for number in row) for table in tables for row in table)
 
     @classmethod
     def of_rows(cls, rows: Sequence[str]) -> "SpeakerSpread":
-        """Return the spread whose rows these are.
+        """Return the spread in rows of text from `rows`.
 
         Raises:
-            UserError: not two tables of finite numbers, or a gain below 0.
+            UserError: the rows are not two tables of finite numbers, or a gain is below 0.
         """
         half = len(rows) // 2
         try:
@@ -122,8 +123,7 @@ def _directions(rows: Sequence[str]) -> Directions:
 
 
 def loudness(mean: Float64, parts: Sequence[StoredPart]) -> Float64:
-    """Return the mean over the columns of each normalised part of differences (..., F), in all of its columns; 0 in
-    others."""
+    """Return the loudness in differences (..., F): in all columns of a normalised part their mean, in others 0."""
     found = np.zeros_like(mean)
     first = 0
     for part in parts:

@@ -13,9 +13,9 @@ from roundelay_speech.packed.speech_data import SpeechData
 
 
 def in_words_of(model: Model, data: SpeechData) -> tuple[SpeechData, dict[str, CleanedSplits]]:
-    """Return speech with transcripts in the model's own words: in their spelling, without punctuation and marks of
-    noises; and by split the changes. Utterances of which no words are left, or in which something was not
-    understood, go. Splits without transcripts stay as they are.
+    """Return speech with transcripts in the model's own words (its spelling, no punctuation, no marks of noises), and
+    the changes by split. Utterances without any words left, or with speech that was not understood, are dropped. Splits
+    without transcripts stay unchanged.
 
     Raises:
         UserError: nothing is left of a split.
@@ -32,12 +32,12 @@ def in_words_of(model: Model, data: SpeechData) -> tuple[SpeechData, dict[str, C
 
 
 def cleaner_of(model: Model) -> Cleaner | None:
-    """Return a cleaner that writes transcripts as those of the model's corpus were written; None: as they are."""
+    """Return the cleaner by which the transcripts of the model's corpus were written; None if they were not cleaned."""
     return Cleaner(known_words(model)) if model.packed.cleaned else None
 
 
 def known_words(model: Model) -> Lexicon:
-    """Return all words that the model has pronunciations of."""
+    """Return all words for which the model has pronunciations."""
     silence = model.columns.phones[0]
     dictionary = read_lexicon(model.folder / DICTIONARY, silence).pronunciations
     return Lexicon({**dictionary, **model.lexicon.pronunciations}, silence)

@@ -1,4 +1,4 @@
-"""Bands that a recording lacks, such as all above 4 kHz by telephone, told by those below.
+"""Bands that a recording lacks, such as all above 4 kHz by telephone, predicted from those below.
 
 A linear map gives each upper band y at a frame of the bands that telephones let through there and in the frames around
 it, all brought to mean 0 and deviation 1 by speaker:
@@ -25,7 +25,7 @@ from roundelay_speech.data.arrays import Float32, Float64
 Integers = npt.NDArray[np.intp]
 
 LOWER = 3800.0
-"""Hz: centres of the bands that tell the others lie below."""
+"""Frequency in Hz below which are the centres of the bands that predict the others."""
 FRAMES_FITTED = 60_000
 _AROUND = 4
 _RIDGE = 10.0
@@ -36,11 +36,11 @@ _LACKING = 3.0  # these, then
 
 
 def fitted(speech: Iterable[tuple[Float32, Float32, Float32]], lower: int, upper: int) -> Float64:
-    """Return W (H, (2 K + 1) L + 1).
+    """Fit the map W (H, (2 K + 1) L + 1) from lower to upper bands.
 
     Args:
-        speech: features (T, F), and mean (F,) and deviation (F,) of the speaker; as many as give `FRAMES_FITTED` frames
-            are taken.
+        speech: features (T, F), and mean (F,) and deviation (F,) of the speaker; read until there are `FRAMES_FITTED`
+            frames.
         lower, upper: first columns of the features that are lower bands, and upper ones after them.
     """
     width = (2 * _AROUND + 1) * lower + 1
@@ -61,9 +61,9 @@ def lacking(weights: Float64, mean: Float32, usual: Float32) -> Integers:
     """Return the columns that a recording lacks (H',).
 
     Args:
-        weights: W of `fitted`.
-        mean: (F,) over the frames of the recording, however few.
-        usual: (F,) that of an average training speaker.
+        weights: W from `fitted`.
+        mean: (F,) mean over the frames of the recording, however few.
+        usual: (F,) mean of an average training speaker.
     """
     lower = lower_bands(weights)
     below = mean[:lower].mean() - usual[:lower].mean() + usual - mean
@@ -74,7 +74,7 @@ def lacking(weights: Float64, mean: Float32, usual: Float32) -> Integers:
 @final
 @dataclass(frozen=True, eq=False)
 class Told:
-    """Bands that a recording lacks, as the others tell them."""
+    """The prediction of bands that a recording lacks, from the others."""
 
     columns: Integers  # (H',) of the features, that it lacks
     weights: Float64  # (H', (2 K + 1) L + 1), their rows of W
@@ -82,7 +82,7 @@ class Told:
     own: tuple[Float32, Float32]
 
     def heard(self, features: Float32) -> Float32:
-        """Return features (T, F) with the bands that they lack."""
+        """Return features (T, F) with missing bands filled in."""
         result, (mean, std) = features.copy(), self.own
         around = _around(((features - mean) / std)[:, : lower_bands(self.weights)])
         result[:, self.columns] = mean[self.columns] + std[self.columns] * (around @ self.weights.T)
@@ -91,17 +91,17 @@ class Told:
 
 @final
 class Telling:
-    """`Told.heard` of features that come one after the other."""
+    """`Told.heard` for features that come piece by piece."""
 
     delay = _AROUND
-    """Frames that must follow one before it is told."""
+    """Number of frames that must follow a frame before it is complete."""
 
     def __init__(self, told: Told) -> None:
         self._told, self._done = told, 0
         self._held: Float32 | None = None  # frames that are not told yet, after those around them that are
 
     def push(self, features: Float32) -> Float32:
-        """Return the frames that these (T, F), after all that came before, decide."""
+        """Take the next frames (T, F); return the frames that are complete now."""
         held = features if self._held is None else np.concatenate([self._held, features])
         known = max(self._done, len(held) - _AROUND)
         found = self._told.heard(held)[self._done : known] if len(held) else held
@@ -111,20 +111,20 @@ class Telling:
 
 
 def lower_bands(weights: Float64) -> int:
-    """Return L."""
+    """Return L, the number of lower bands."""
     return int((weights.shape[1] - 1) // (2 * _AROUND + 1))
 
 
 def rows_of(weights: Float64) -> tuple[str, ...]:
-    """Return W (H, D) as text, row by row."""
+    """Return the map W (H, D) as text, row by row."""
     return tuple(" ".join(f"{weight:.3g}" for weight in row) for row in weights)
 
 
 def weights_of(rows: Sequence[str]) -> Float64:
-    """Return W (H, D) of its rows as text.
+    """Return the map W (H, D) in rows of text from `rows_of`.
 
     Raises:
-        UserError: not rows of finite numbers, or of the same number of them.
+        UserError: the rows are not of finite numbers, or differ in length.
     """
     try:
         found = np.array([[float(weight) for weight in row.split()] for row in rows])
@@ -136,7 +136,7 @@ def weights_of(rows: Sequence[str]) -> Float64:
 
 
 def _around(bands: npt.NDArray[np.floating]) -> Float64:
-    """Return (T, (2 K + 1) L + 1): each frame with those around it, the first and last again and again, and a 1."""
+    """Return frames (T, (2 K + 1) L + 1): each with those around it (the first and last are repeated), and a 1."""
     padded = np.pad(bands, ((_AROUND, _AROUND), (0, 0)), mode="edge")
     shifted = [padded[k : k + len(bands)] for k in range(2 * _AROUND + 1)]
     return np.concatenate([*shifted, np.ones((len(bands), 1))], axis=1).astype(np.float64)

@@ -21,7 +21,7 @@ OPEN_SETS = {
     "graphs": ("decode.graph", AnyGraph),
     "units": ("units", AnyUnits),
 }
-"""Open sets of a recipe: the key they stand under, and the union of dataclasses that is the registry."""
+"""Open sets of a recipe: for each its key, and the union of dataclasses that is the registry."""
 
 
 def describe() -> dict[str, Any]:

@@ -18,14 +18,14 @@ from roundelay.core.strategy_text import did_you_mean
 from roundelay.options.known import KnownOptions, Option, check_strategy
 
 ONE_OF_TWO = (("training", "minibatch", "minibatch_per_learner"), ("init", "model", "first"))
-"""Sections, and two options of each of which a recipe has one."""
+"""Pairs of options, by section, of which a recipe has one."""
 RECIPE_OPTIONS = KnownOptions("roundelay_speech.recipes")
-"""Options of recipes."""
+"""The described options of recipes."""
 _RECIPE = "roundelay_speech.recipes.recipe.Recipe"
 
 
 def known_recipes() -> list[str]:
-    """Return names of the recipes that come with the package."""
+    """Return the names of the recipes that come with the package."""
     return sorted(
         p.name.removesuffix(".yaml") for p in resources.files(__package__).iterdir() if p.name.endswith(".yaml")
     )
@@ -43,12 +43,12 @@ def about_recipe(name: str) -> str:
 
 
 def read_recipe(source: str, overrides: Sequence[str] = ()) -> dict[str, Any]:
-    """Return the recipe in file `source`, or the packaged one of that name, with `section.key=value` applied.
+    """Read the recipe in file `source`, or the packaged one of that name, and apply overrides `section.key=value`.
 
     A recipe with `base: OTHER` begins with that one, a packaged recipe or a file beside it, and gives the differences.
 
     Raises:
-        UserError: no such recipe, not YAML, or an override that is none.
+        UserError: there is no such recipe, it is not YAML, or an override is invalid.
     """
     mapping = _with_base(_file_of(source), ())
     apply_overrides(mapping, overrides)
@@ -83,8 +83,8 @@ def _with_base(path: Path, begun: tuple[Path, ...]) -> dict[str, Any]:
 
 
 def _merged(base: dict[str, Any], changes: dict[str, Any]) -> dict[str, Any]:
-    """Return `base` with the values of `changes` in place of its own. A section that is of another kind (another `name`
-    or `rule`) is taken whole."""
+    """Return `base` with the values of `changes` in place of its own. A section of another kind (`name` or `rule`)
+    replaces the whole section."""
     made = {**base}
     for key, value in changes.items():
         old = base.get(key)
@@ -96,11 +96,11 @@ def _merged(base: dict[str, Any], changes: dict[str, Any]) -> dict[str, Any]:
 
 
 def apply_overrides(mapping: dict[str, Any], overrides: Sequence[str]) -> None:
-    """Apply `section.key=value` from the command line. One of two options of which a recipe may have one takes the
-    place of the other.
+    """Apply `section.key=value` from the command line. Of two options that exclude each other, the one given replaces
+    the other.
 
     Raises:
-        UserError: an override that is none.
+        UserError: an override is invalid.
     """
     for assignment in overrides:
         override(mapping, assignment)
@@ -110,7 +110,7 @@ def apply_overrides(mapping: dict[str, Any], overrides: Sequence[str]) -> None:
 
 
 def _leave_one_of_two(section: object, two: Sequence[str], given: Collection[str]) -> None:
-    """Drop the one of two options that another, given later, takes the place of."""
+    """Drop from `section` the one of `two` exclusive options that the other, which was given, replaces."""
     for one, other in (two, two[::-1]):
         chosen = one in given and other not in given
         if chosen and isinstance(section, dict) and section.get(one) is not None:
@@ -118,12 +118,12 @@ def _leave_one_of_two(section: object, two: Sequence[str], given: Collection[str
 
 
 def check_recipe(source: str, overrides: Sequence[str] = ()) -> None:
-    """Find names and types in a recipe that cannot be right, its strategy's included.
-
-    Whether the values fit together is for `recipe.load_recipe` to say.
+    """Check the names and types in a recipe, its strategy's included. `recipe.load_recipe` checks whether values fit
+    together.
 
     Raises:
-        UserError: as `read_recipe`; an unknown option, a missing one, a value of the wrong type; names the dotted key.
+        UserError: as `read_recipe`; an option is unknown or missing, or a value has the wrong type; names the dotted
+            key.
     """
     check_mapping(read_recipe(source, overrides))
 
@@ -147,8 +147,8 @@ def check_mapping(mapping: Mapping[str, Any]) -> None:
 
 
 def corpora() -> Mapping[str, str]:
-    """Return corpora that `roundelay prepare` knows by name, and a sentence on each; another package's is loaded for
-    it."""
+    """Return the corpora that `roundelay prepare` knows, by name, with a sentence on each; those of other packages are
+    loaded for theirs."""
 
     def told(found: EntryPoint) -> str:
         return str(import_module("roundelay_speech.corpus.readers").READERS[found.name].told)  # by name: it loads torch
@@ -172,7 +172,7 @@ def choices(what: str) -> dict[str, tuple[str, list[Option]]]:
 
 
 def explained(name: str) -> str:
-    """Return the words on an option of the section `training`."""
+    """Return the description of an option of the section `training`."""
     return str(RECIPE_OPTIONS.fields("roundelay_speech.recipes.recipe.Training")[name]["about"])
 
 

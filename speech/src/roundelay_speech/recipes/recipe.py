@@ -49,7 +49,7 @@ from roundelay_speech.units import AnyUnits, Phones
 
 @dataclass(frozen=True)
 class FirstPhase:
-    """A first phase: one learner trains by `sgd` at a fixed rate. Runs beside each other share it."""
+    """A first phase: one learner trains by `sgd` at a fixed rate. Runs of a comparison share it."""
 
     epochs: Whole = 0
     """First phase that runs of a comparison share, epochs of sgd on one learner; 0 for none."""
@@ -64,7 +64,8 @@ class FirstPhase:
 
 @dataclass(frozen=True)
 class Init:
-    """The model that a run starts from; with neither `model` nor epochs of `first` its own, drawn by training.seed."""
+    """The model that a run starts from; with neither `model` nor epochs of `first`, the network's own initial model,
+    drawn by training.seed."""
 
     model: Path | None = None
     """Model that the run starts from (`train --init`), a run directory, a packed model, a model.safetensors or a
@@ -82,11 +83,11 @@ class Init:
 
 
 LARGE_HOURS = 50.0
-"""Training speech from which on `training.order: auto` means blocks: numbers of all frames take each learner 150 MB,
-and while they are shuffled twice that."""
+"""Hours of training speech from which on `training.order: auto` means blocks: the numbers of all frames would take each
+learner 150 MB, and twice that while they are shuffled."""
 
 MINIBATCH = 256
-"""Frames of a round where a recipe does not say."""
+"""Frames of a round by default."""
 
 
 @dataclass(frozen=True)
@@ -155,10 +156,10 @@ class Training(HostOptions):
         self._check_minibatch()
 
     def _check_minibatch(self) -> None:
-        """Settle the size of a minibatch.
+        """Set the size of a minibatch to its default unless it is given.
 
         Raises:
-            UserError: it is given twice, or too small.
+            UserError: the size is given twice, or too small.
         """
         if self.minibatch is None and self.minibatch_per_learner is None:
             object.__setattr__(self, "minibatch", MINIBATCH)
@@ -181,7 +182,7 @@ class Training(HostOptions):
 
     @property
     def size(self) -> MinibatchSize:
-        """Size of a minibatch, as it is given."""
+        """Size of a minibatch, in the unit and form given."""
         if self.minibatch_per_learner is not None:
             return MinibatchSize(self.minibatch_per_learner, self.minibatch_unit, per_learner=True)
         return MinibatchSize(MINIBATCH if self.minibatch is None else self.minibatch, self.minibatch_unit)
@@ -267,14 +268,13 @@ class Decoding:
 
     @property
     def words_of_text(self) -> int | None:
-        """Number of words that are taken from the text, beside those of the transcripts; None: all words are those of
-        the dictionary."""
+        """Number of words taken from the text, besides those of the transcripts; None: all words of the dictionary."""
         named: dict[object, int | None] = {"transcripts": 0, "dictionary": None}
         return named[self.vocabulary] if isinstance(self.vocabulary, str) else self.vocabulary
 
     @property
     def rescored(self) -> bool:
-        """True if a second language model says which words of a lattice are the best."""
+        """True if a second language model chooses the best words of a lattice."""
         return self.rescore is not None or self.rescore_order > 0
 
 
@@ -304,7 +304,7 @@ class Recipe:
 
     @property
     def unaligned(self) -> bool:
-        """True if the objective needs no alignment; one that is named all the same is not looked at."""
+        """True if the objective needs no alignment; one that is named is then ignored."""
         return not self.training.objective.aligned
 
     @property
@@ -312,7 +312,7 @@ class Recipe:
         """The folder of the alignment.
 
         Raises:
-            UserError: the recipe has none.
+            UserError: the recipe names no alignment.
         """
         if self.alignment is None:
             raise UserError(
@@ -340,12 +340,12 @@ def load_recipe(source: str, overrides: Sequence[str] = ()) -> Recipe:
 
 
 def complete(mapping: dict[str, Any]) -> dict[str, Any]:
-    """Return a recipe written by an earlier version, with the options that exist since as that version did it."""
+    """Complete a recipe written by an earlier version: newer options get the values that mean what that version did."""
     return plain(build(Recipe, as_it_was(mapping)))  # type: ignore[no-any-return]
 
 
 def with_order(recipe: Recipe, hours: float) -> Recipe:
-    """Return the recipe with the order of an epoch that `auto` means for so much training speech.
+    """Return the recipe with `auto` replaced by the order of an epoch for so many hours of training speech.
 
     A run keeps this recipe, and so goes on in the order in which it began.
     """
@@ -355,8 +355,8 @@ def with_order(recipe: Recipe, hours: float) -> Recipe:
 
 
 def as_it_was(mapping: dict[str, Any]) -> dict[str, Any]:
-    """Return a kept recipe with the options whose defaults differ from earlier versions: they shuffled every
-    corpus, and pair averages had equal weights at the learning rate of one."""
+    """Return a kept recipe with explicit values for options whose defaults have changed: earlier versions shuffled
+    every corpus, and pair averages had equal weights at the learning rate of one learner."""
     training, then = mapping.get("training", {}), {"order": "shuffle"}
     if not isinstance(training, dict):
         return mapping
@@ -366,7 +366,7 @@ def as_it_was(mapping: dict[str, Any]) -> dict[str, Any]:
 
 
 def _read_cluster(mapping: dict[str, Any]) -> None:
-    """Put the virtual cluster in the file that `cost.cluster` names in its place: a run belongs to its content."""
+    """Replace the file that `cost.cluster` names by its content, the virtual cluster, to which a run belongs."""
     cost = mapping.get("cost")
     if isinstance(cost, dict) and isinstance(cost.get("cluster"), str):
         cost["cluster"] = plain(load_cluster(Path(cost["cluster"])))
@@ -377,14 +377,14 @@ _OTHERS = ("init.model", "decode.arpa", "decode.rescore", "decode.lexicon", "dec
 
 
 def kept_recipe(exp: Path, overrides: Sequence[str] = (), corpus: Path | None = None) -> Recipe:
-    """Return the recipe of the run in `exp`, with paths that hold here and now; overrides name paths seen from here.
+    """Return the recipe of the run in `exp`, with paths made valid from the present working directory, as in overrides.
 
     Args:
-        corpus: stands for the run's own where that is not found.
+        corpus: used if the run's own is not found.
 
     Raises:
-        UserError: not a run directory; its corpus or alignment is not found (names all places looked at); an override
-            that is none.
+        UserError: `exp` is no run directory; its corpus or alignment is not found (names all places searched); an
+            override is invalid.
     """
     mapping = read_kept(exp)
     try:
@@ -401,21 +401,21 @@ def kept_recipe(exp: Path, overrides: Sequence[str] = (), corpus: Path | None = 
 
 
 def read_kept(exp: Path) -> dict[str, Any]:
-    """Return the mapping in the run's recipe.yaml, as it is written there.
+    """Return the mapping in a run's recipe.yaml, unchanged.
 
     Raises:
-        UserError: not a run directory.
+        UserError: `exp` is no run directory.
     """
     check_run(exp)
     return as_it_was(read_yaml(exp / RECIPE))
 
 
 def with_kept_order(recipe: Recipe, exp: Path) -> Recipe:
-    """Return the recipe with the order of an epoch that the run in `exp` has, where it leaves the order to the corpus:
-    so that the two can be compared without looking at the corpus.
+    """Return the recipe with the epoch order of the run in `exp`, if it leaves the order to the corpus, so that the two
+    can be compared without reading the corpus.
 
     Raises:
-        UserError: not a run directory.
+        UserError: `exp` is no run directory.
     """
     if recipe.training.order != "auto":
         return recipe
@@ -424,7 +424,7 @@ def with_kept_order(recipe: Recipe, exp: Path) -> Recipe:
 
 
 def completed(mapping: dict[str, Any], exp: Path, asked: dict[str, Any]) -> dict[str, Any]:
-    """Return a kept recipe with all options of today, and the paths of `asked` where they lead to the same places."""
+    """Return a kept recipe with all present options, and with the paths of `asked` if they lead to the same places."""
     whole, origin = complete(mapping), read_origin(exp)
     given = {key: holder[key] for holder, key in _paths(asked)}
     for holder, key in _paths(whole):
@@ -452,7 +452,7 @@ def _paths(mapping: dict[str, Any]) -> Iterator[tuple[Any, Any]]:
 
 
 def _candidates(exp: Path, origin: Origin | None, given: Path) -> list[Path]:
-    """Return places that a path of the recipe may lead to, the likeliest first."""
+    """Return the places where a path of a kept recipe may be, the likeliest first."""
     given = given.expanduser()
     if origin is None:
         if given.is_absolute():

@@ -63,7 +63,7 @@ from roundelay_speech.scoring.summary import Summary, write_score
 
 @dataclass(frozen=True, eq=False)
 class MixtureScores(Source):
-    """Log-likelihoods by Gaussian mixtures."""
+    """A source of log-likelihoods by Gaussian mixtures."""
 
     mixtures: Mixtures
     frames: Float32  # (T, D)
@@ -83,7 +83,7 @@ class MixtureScores(Source):
 
 @dataclass(frozen=True, eq=False)
 class MixtureDecoder:
-    """Splits of a corpus, decoded by one graph with any mixtures of its tied states."""
+    """A decoder of a corpus's splits, by one graph with any mixtures of its tied states."""
 
     run: Decoders
     columns: Columns
@@ -93,7 +93,7 @@ class MixtureDecoder:
     progress: Progress
 
     def settings(self, scores: MixtureScores, known: Search | None) -> Search:
-        """Return the search as it is best on dev; `known` where that has been found before."""
+        """Return the search with the best settings on dev; `known`, if they were found before."""
         if known is not None:
             return known
         return chosen_settings(self.run, scores, self.corpus, self.config, self.progress)[0]
@@ -101,8 +101,8 @@ class MixtureDecoder:
     def decode(
         self, scores: MixtureScores, search: Search, splits: Sequence[str], pdfs: Int32, out: Path
     ) -> list[Summary]:
-        """Decode splits and write their scores into folders of `out`. `pdfs`: (T,) that the pdf of every frame on the
-        best path is written into; -1 where there is no path."""
+        """Decode splits and write their scores into folders of `out`. Into `pdfs` (T,) the pdf of every frame on the
+        best path is written, -1 if there is no path."""
         found = []
         for split in splits:
             utterances = self.corpus.splits[split]
@@ -120,8 +120,8 @@ class MixtureDecoder:
 def mixture_decoder(
     recipe: Recipe, own: Corpus, corpus: Corpus, tying: Tying, progress: Progress
 ) -> Iterator[MixtureDecoder]:
-    """Load the graph of the recipe's words and language model, those of `own`, to decode `corpus`. Raises UserError:
-    texts, lexicon and tied states do not fit together."""
+    """Load the graph of a recipe's words and language model, those of the corpus `own`, to decode `corpus`. Raises
+    UserError: texts, lexicon and tied states do not fit together."""
     config = replace(recipe.decode, graph=HmmGraph(), nbest=0, lattice=False, ctm=False)
     columns = config.graph.columns(tying)
     graph = decoding_graph(replace(recipe, decode=config), own, columns, progress, "")
@@ -131,12 +131,13 @@ def mixture_decoder(
 
 
 def splits_to_decode(corpus: Corpus, known: bool) -> list[str]:
-    """Return splits whose words are to be found: all but the training split, or all where its words are not `known`."""
+    """Return the splits whose words are to be recognised: all but the training split, or all if its words are not
+    `known`."""
     return [split for split in corpus.splits if split != TRAIN or not known]
 
 
 def settings_told(search: Search) -> dict[str, float]:
-    """Return settings of a search as adaptation.json keeps them."""
+    """Return the settings of a search in the form of adaptation.json."""
     return {
         "scale": search.scale,
         "word_cost": search.word_cost or 0.0,
@@ -146,7 +147,7 @@ def settings_told(search: Search) -> dict[str, float]:
 
 
 def settings_kept(told: Mapping[str, float]) -> Search:
-    """Return the search with the settings that `settings_told` gave."""
+    """Return the search with settings from `settings_told`."""
     return Search(told["scale"], told["beam"], int(told["max_active"]), told["word_cost"])
 
 
@@ -159,7 +160,7 @@ _NO_MATTER = (
 
 @dataclass(frozen=True)
 class Adapted:
-    """Result of an adaptation: word errors pass by pass, settings, and number of speakers."""
+    """The result of an adaptation: word errors pass by pass, settings, and number of speakers."""
 
     folder: Path
     summaries: Mapping[str, Sequence[str]]  # word errors of each split, pass by pass; the first is not adapted
@@ -173,7 +174,7 @@ class Adapted:
         """Return the finished adaptation in a folder.
 
         Raises:
-            UserError: nothing finished, or it is damaged.
+            UserError: the folder has no finished adaptation, or it is damaged.
         """
         if not (folder / files.DONE).is_file():
             raise UserError(f"{folder}: no finished adaptation here (no {files.DONE}). Run `roundelay adapt` first.")
@@ -182,11 +183,11 @@ class Adapted:
 
 
 def adapt(recipe: Recipe, progress: Progress, *, of: Path | None = None, out: Path | None = None) -> Adapted:
-    """Adapt a recipe's corpus, or another one with the models of the recipe's, into a folder.
+    """Adapt a recipe's corpus, or another corpus by the models of the recipe's, into a folder.
 
     Args:
         of: another prepared corpus, with other speakers, whose words are not known.
-        out: its folder.
+        out: folder of the other corpus's adaptation.
 
     Raises:
         UserError: the folder holds another adaptation; there is no alignment, or it belongs to another corpus; for
@@ -252,7 +253,7 @@ def _frames_made(store: FeatureStore) -> dict[str, Any]:
 
 @dataclass(frozen=True, eq=False)
 class _Adaptation:
-    """A corpus to be adapted, into `folder`."""
+    """An adaptation under way, of a corpus into `folder`."""
 
     recipe: Recipe
     own: Corpus  # the corpus that models, words and language model come from
@@ -267,7 +268,8 @@ class _Adaptation:
         return self.folder if self.earlier is None else self.earlier.folder
 
     def made_from(self, later: bool = True) -> dict[str, Any]:
-        """Return inputs and options that decide the result, by name; without `later`, of the models for transforms."""
+        """Return the inputs and options that decide the result, by name; without `later`, only those of the models for
+        transforms."""
         config, corpus = self.recipe.adapt.deciding(), self.corpus
         said = [[split, u.id, u.speaker, *self.store.span(u.id)] for split, some in corpus.splits.items() for u in some]
         found: dict[str, Any] = {
@@ -292,11 +294,11 @@ class _Adaptation:
 
     @property
     def unknown(self) -> list[str]:
-        """Splits whose words are to be found."""
+        """Splits whose words are to be recognised."""
         return splits_to_decode(self.corpus, known=self.earlier is None)
 
     def make(self, place: Workplace) -> tuple[dict[str, Any], list[str]]:
-        """Do all passes; return the facts of adaptation.json, and the files that it vouches for."""
+        """Do all passes; return the facts for adaptation.json, and the files whose checksums it has."""
         models, pdfs = self._models(place)
         mapped, pdfs, told = self._transforms(place, models, pdfs)
         written = [self._write(files.FMLLR, ((u.id, mapped[slice(*self._rows(u))]) for u in self._every()))]
@@ -317,8 +319,8 @@ class _Adaptation:
         return first, first + frames
 
     def _models(self, place: Workplace) -> tuple[Models, Int32]:
-        """Return models for transforms, trained as far as they are not there; the pdf (T,) of frames of known words, or
-        -1."""
+        """Train the models for transforms, unless they exist; return them and the pdf (T,) of frames with known words,
+        -1 for others."""
         if self.earlier is not None:
             return files.load_models(self.earlier.folder)[0], np.full(len(self.store.array), -1, np.int32)
         made_from = self.made_from(later=False)
@@ -343,8 +345,8 @@ class _Adaptation:
         return models, labels.pdf
 
     def _transforms(self, place: Workplace, models: Models, pdfs: Int32) -> tuple[Float32, Int32, dict[str, Any]]:
-        """Return transformed frames (T, D) of all utterances, the pdf of every frame, and the facts for
-        adaptation.json."""
+        """Estimate the transforms; return the transformed frames (T, D) of all utterances, the pdf of every frame, and
+        facts for adaptation.json."""
         config, tying, store = place.config, self.alignment.tying, self.store
         frames, pdfs = models.frames(store), pdfs.copy()
         known = grouped(self.training, store, config.per)
@@ -379,7 +381,7 @@ class _Adaptation:
         return mapped, pdfs, told
 
     def _vectors(self, place: Workplace, pdfs: Int32) -> dict[str, Float32]:
-        """Return the vector of every utterance, which is its speaker's, or its own."""
+        """Return the vector of every utterance, its speaker's or its own."""
         config, store = place.config, self.store
         weights = speech_weights(pdfs, self.alignment.tying, 0.0)
         models = self._vector_models(place, weights)
@@ -402,14 +404,15 @@ class _Adaptation:
         return models
 
     def _write(self, name: str, objects: Iterable[tuple[str, Float32]]) -> list[str]:
-        """Write an archive and its script file, which names it as it lies beside: the folder can be moved."""
+        """Write an archive and its script file, with a relative path so that the folder can be moved; return their
+        names."""
         places = write_archive(self.folder / f"{name}.ark", objects)
         lines = [f"{key} {Path(place).name}\n" for key, place in places.items()]
         write_text(self.folder / f"{name}.scp", "".join(lines))
         return [f"{name}.ark", f"{name}.scp"]
 
     def _parts(self, vectors: bool) -> list[dict[str, Any]]:
-        """Return parts of features, as `roundelay features` reads them."""
+        """Return the parts of features in the form that `roundelay features` reads."""
         part = {"kind": "external", "name": files.FMLLR, "source": str(self.folder / f"{files.FMLLR}.scp")}
         parts: list[dict[str, Any]] = [part | {"made_by": files.identity(self._models_folder, files.MODELS)}]
         parts += [

@@ -31,8 +31,8 @@ from roundelay_speech.trained import MODEL, load_model
 
 
 def decode_epochs(exp: Path, recipe: Recipe, split: str, progress: Progress, interrupt: Interrupt) -> bool:
-    """Decode a split with the models that the run in `exp`, decoded itself, had at the ends of its epochs; epochs done
-    already are left as they are. False: `interrupt` asked to stop.
+    """Decode a split with the models at the ends of a run's epochs, after the run in `exp` itself was decoded; epochs
+    already done are skipped. Return False if `interrupt` asked to stop.
 
     Raises:
         UserError: models of epochs were not kept; names them.
@@ -78,7 +78,8 @@ def _check_kept(exp: Path, missing: list[Evaluation]) -> None:
 
 
 def _fixed(config: Decoding, exp: Path, split: str) -> Decoding:
-    """Return the same decoding of one split, with nothing left to choose and nothing written but words."""
+    """Return the options of decoding one split with the settings that the run's own decoding chose, to write words
+    alone."""
     told: Mapping[str, Any] = read_json(exp / "decode" / split / "decode.json")
     graph = config.graph
     if isinstance(graph, CtcGraph):

@@ -72,8 +72,8 @@ def graph_of(recipe: Recipe) -> str:
 def searched(
     exp: Path, recipe: Recipe, own: Corpus, columns: Columns, progress: Progress, said: str
 ) -> Iterator[SearchedGraph]:
-    """Provide the search that the recipe of the run in `exp` asks for, with all it needs; worker processes end with the
-    block. `said` is told with its graph.
+    """Provide the search for the recipe of the run in `exp`; worker processes end with the block. `said` is shown with
+    the making of the graph.
 
     Raises:
         UserError: words, language model and columns do not fit together.
@@ -92,8 +92,8 @@ def searched(
 def decoding_graph(
     recipe: Recipe, corpus: Corpus, columns: Columns, progress: Progress, said: str, exp: Path | None = None
 ) -> Path:
-    """Return the folder of the decoding graph, built unless it is there; `said` is told with it. A run without an
-    alignment has it in its directory, `exp`."""
+    """Return the folder of the decoding graph, built unless it exists; `said` is shown with it. For a run without an
+    alignment, the folder is in its directory, `exp`."""
     job = _job(recipe, corpus, columns)
 
     def say(large: str) -> None:
@@ -123,7 +123,7 @@ def _job(recipe: Recipe, corpus: Corpus, columns: Columns) -> GraphJob:
 
 
 def second_model(recipe: Recipe, corpus: Corpus, columns: Columns, graph: Path, progress: Progress) -> Path | None:
-    """Return the file of the model that the lattices of a graph are rescored with, made unless it is there; None: none.
+    """Return the file of the model by which a graph's lattices are rescored, made unless it exists; None: no rescoring.
 
     Args:
         graph: the folder that `decoding_graph` returns for this recipe.
@@ -140,7 +140,8 @@ def second_model(recipe: Recipe, corpus: Corpus, columns: Columns, graph: Path, 
 
 
 def language_options(config: Decoding, *, guess: bool | None = None) -> LanguageOptions:
-    """Return sources of words and language model that a section decode names; `guess` in the place of its own."""
+    """Return the sources of words and language model that a section decode names, with `guess`, if given, in place of
+    its own."""
     return LanguageOptions(
         Estimator(config.order, config.method, config.discount, config.cutoffs, config.prune),
         config.arpa,
@@ -154,8 +155,8 @@ def language_options(config: Decoding, *, guess: bool | None = None) -> Language
 
 
 def rescorer(graph: Path, model: Path | None, progress: Progress) -> Rescorer | None:
-    """Return the rescorer of the graph's lattices with the model in a file, if there is one; says first the memory it
-    takes."""
+    """Load the rescorer of a graph's lattices with the model in a file, if there is one, after showing the memory that
+    it takes."""
     if model is None:
         return None
     mention(progress, f"rescoring with {expected(model)}")  # what it takes is seen before it is done
@@ -169,6 +170,6 @@ def rescorer(graph: Path, model: Path | None, progress: Progress) -> Rescorer | 
 
 
 def pronouncing(graph: Path, tying: Tying, config: Decoding) -> Pronouncing:
-    """Return the pronunciations of a graph's words, for times of words."""
+    """Return the pronunciations of a graph's words, by which words are timed."""
     lexicon = read_lexicon(graph / LEXICON_FILE, tying.phones[0]).in_phones(tying.phones)
     return Pronouncing(lexicon, tying, config.silence_probability, FRAME_SECONDS)

@@ -27,28 +27,28 @@ TUNING_SPLIT = "dev"
 
 
 class Source(ABC):
-    """Log-likelihoods of utterances."""
+    """A source of log-likelihoods of utterances."""
 
     @abstractmethod
     def of(self, utterances: Sequence[Utterance]) -> Iterator[tuple[str, NDArray[np.float32]]]:
         """Yield utterance ids with (T, S) unscaled log-likelihoods.
 
         Raises:
-            UserError: an utterance has none.
+            UserError: an utterance has no log-likelihoods.
         """
 
     @abstractmethod
     def seconds(self, utterances: Sequence[Utterance], frames: int) -> float:
-        """Return the time that so many frames of these utterances stand for."""
+        """Return the seconds of `frames` frames of these utterances."""
 
     @abstractmethod
     def told(self) -> dict[str, Any]:
-        """Return the source, for decode.json: runs and their weights, or a file."""
+        """Return facts of the source, for decode.json: runs and their weights, or a file."""
 
 
 @dataclass(frozen=True, eq=False)
 class EnsembleMember:
-    """A run that takes part: its model, and the features it hears."""
+    """A run of an ensemble: its model, weight and features."""
 
     exp: Path
     weight: float
@@ -58,7 +58,7 @@ class EnsembleMember:
 
 @dataclass(frozen=True, eq=False)
 class Models(Source):
-    """The weighted mean of trained models' log-likelihoods."""
+    """A source that is the weighted mean of trained models' log-likelihoods."""
 
     members: Sequence[EnsembleMember]
 
@@ -75,7 +75,7 @@ class Models(Source):
 
 @dataclass(frozen=True, eq=False)
 class Given(Source):
-    """Matrices computed elsewhere, by utterance (`roundelay decode --scores`)."""
+    """A source that is matrices computed elsewhere, by utterance (`roundelay decode --scores`)."""
 
     matrices: Matrices
 
@@ -93,7 +93,7 @@ class Given(Source):
 def ensemble(
     exp: Path, recipe: Recipe, others: Sequence[tuple[Path, Recipe, float]], corpus: Corpus | None = None
 ) -> list[EnsembleMember]:
-    """Return the runs, checked to have the same tied states, with the features of `corpus`, or each with its own
+    """Load runs, checked to have the same tied states or units, with the features of `corpus`, or each with its own
     corpus's."""
     if any(not weight > 0.0 for *_, weight in others):
         raise UserError("Weights of runs must be above 0; leave out a run that is not to count.")
@@ -110,13 +110,14 @@ def ensemble(
 
 
 class _SameStates:
-    """Tied states of the first of several runs, which all must have."""
+    """A check that all runs have the tied states of the first."""
 
     def __init__(self, exp: Path, recipe: Recipe) -> None:
         self._exp, self._recipe, self._first = exp, recipe, Alignment.load(recipe.aligned)
 
     def check(self, path: Path, its: Recipe, model: AcousticModel) -> None:
-        """Raise a UserError unless the run in `path` has these tied states, and its model is of its alignment."""
+        """Raise a UserError unless the run in `path` has the tied states of the first run, and its model is of its
+        alignment."""
         if its.unaligned:
             raise UserError(
                 f"{path}: its columns are units, those of {self._exp} are tied states, so their log-likelihoods cannot "
@@ -137,13 +138,13 @@ class _SameStates:
 
 
 class _SameUnits:
-    """Units of the first of several runs, which all must have, as often a second."""
+    """A check that all runs have the units of the first, and as many rows of scores a second."""
 
     def __init__(self, exp: Path, model: AcousticModel) -> None:
         self._exp, self._first = exp, model
 
     def check(self, path: Path, its: Recipe, model: AcousticModel) -> None:
-        """Raise a UserError unless the run in `path` has these units."""
+        """Raise a UserError unless the run in `path` has the units and rows of the first run."""
         del its
         first = self._first
         if model.units != first.units or model.module.subsampling != first.module.subsampling:
@@ -154,7 +155,7 @@ class _SameUnits:
 
 
 def words_said(member: EnsembleMember, own: Corpus, corpus: Corpus) -> str:
-    """Return a sentence on whose words and language model are used, where that is not plain."""
+    """Return a sentence on whose words and language model are used, if that is not obvious; else ""."""
     changed = member.model.input.changes(own) if member.model.input is not None else ""
     if changed:
         changed += "The graph is made of what is there now. "

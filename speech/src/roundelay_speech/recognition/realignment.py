@@ -20,10 +20,11 @@ def realign_with(
     """Align all splits of the runs' corpus with their networks, into the folder `out`.
 
     Of several networks the log-likelihoods are averaged frame by frame, as when they are decoded together. The tied
-    states stay those of the alignment that the first run was trained on, so that `out` takes its place in a recipe.
+    states stay those of the alignment that the first run was trained on, so that `out` can replace that alignment in a
+    recipe.
 
     Raises:
-        UserError: a run is not finished; runs of different corpora or tied states; `out` holds another alignment, or
+        UserError: a run is not finished; runs have different corpora or tied states; `out` holds another alignment, or
             the one that a run was trained on; too many utterances cannot be aligned.
     """
     recipes = [kept_recipe(exp) for exp in runs]
@@ -66,5 +67,5 @@ def realign_with(
 
 
 def _digest(path: Path) -> str:
-    """Return a digest that tells a model from the one that another training leaves in the same place."""
+    """Return a digest of a model's file, which distinguishes models of different trainings in the same place."""
     return hashlib.blake2b(path.read_bytes(), digest_size=6).hexdigest()

@@ -61,7 +61,7 @@ from roundelay_speech.trained import UNITS
 
 @dataclass(frozen=True)
 class Recognised:
-    """One split of one run, or of several together."""
+    """The recognition of one split by one run, or by several together."""
 
     split: str
     score: Score
@@ -84,7 +84,7 @@ class Recognised:
 
     @property
     def scored(self) -> bool:
-        """False if the utterances have no transcripts; then the score has none of them."""
+        """True if the utterances have transcripts and so a score."""
         return bool(self.score.utterances)
 
 
@@ -105,18 +105,17 @@ def recognise(
     recipe's section decode names, whichever corpus is decoded.
 
     Args:
-        others: more runs with the same tied states, and their weights beside the 1 of `exp`: the weighted mean of all
+        others: further runs with the same tied states, with weights (that of `exp` is 1): the weighted mean of all
             log-likelihoods is decoded.
-        out: `exp` by default; then its results.json is brought up to date as well.
-        of: another prepared corpus than the run's own, whose splits are decoded. Settings are chosen on its dev split,
-            or on that of the run's corpus where it has none.
+        out: folder for the results; None: `exp`, whose results.json is then updated too.
+        of: another prepared corpus, whose splits are decoded. Settings are chosen on its dev split, or on that of the
+            run's corpus if it has none.
         scores: log-likelihoods to decode instead of those of the run's model (a .scp, .ark or .npz file, or a folder of
             .npy files); of the run, its recipe alone is used.
 
     Raises:
-        UserError: not a finished run; a kind of graph that its model is not for; a split that does not exist; language
-            model and lexicon do not fit; runs that do not fit together; features that differ from those a model
-            was trained on.
+        UserError: the run is not finished; the kind of graph is not for its model; a split does not exist; language
+            model and lexicon do not fit; runs do not fit together; features differ from those a model was trained on.
     """
     config = recipe.decode
     own = load_corpus(recipe.corpus)
@@ -154,11 +153,11 @@ def _sources(
     corpora: tuple[Corpus, Corpus, Corpus],
     scores: Path | None,
 ) -> tuple[Source, Source, str]:
-    """Return the source that is decoded, the source that settings are chosen on, and a remark on the words.
+    """Return the source to decode, the source on which settings are chosen, and a remark on the words.
 
     Args:
         runs: a run, its recipe, and others beside it.
-        corpora: the run's own, the one that is decoded, and the one that settings are chosen on.
+        corpora: the run's own, the one to decode, and the one on which settings are chosen.
         scores: given log-likelihoods; None: those of the runs.
     """
     if scores is not None:
@@ -171,7 +170,8 @@ def _sources(
 
 
 def _again(graph: SearchedGraph, corpus: Corpus, split: str, options: Search, folder: Path) -> Recognised | None:
-    """Return a split that an interrupted decoding of the same has finished; None where its files are not whole."""
+    """Return a split that was finished by an interrupted decoding with the same options; None if its files are not
+    whole."""
     written = written_split(folder, corpus, split)
     if written is None:
         return None
@@ -181,8 +181,8 @@ def _again(graph: SearchedGraph, corpus: Corpus, split: str, options: Search, fo
 
 
 def _unit_errors(found: Recognised, columns: Columns, corpus: Corpus) -> ErrorCounts | None:
-    """Return errors of the units that were read off, against those of the transcripts; None where columns are no units
-    of a model trained here. Utterances that cannot be written in units do not count."""
+    """Return the errors of the recognised units, compared with the transcripts'; None if columns are no units of a
+    model trained here. Utterances that cannot be written in units do not count."""
     if not isinstance(columns, UnitsAndBlank) or columns.pieces is None:
         return None
     if corpus.unlabelled:
@@ -195,7 +195,7 @@ def _unit_errors(found: Recognised, columns: Columns, corpus: Corpus) -> ErrorCo
 
 
 def _tunes(corpus: Corpus) -> bool:
-    """Return True if settings of a search can be chosen on a corpus: it has a split for that, with transcripts."""
+    """Return True if settings of a search can be chosen on a corpus: it has a dev split with transcripts."""
     return TUNING_SPLIT in corpus.splits and has_words(TUNING_SPLIT, corpus.splits[TUNING_SPLIT])
 
 
@@ -209,7 +209,7 @@ def _check_splits(corpus: Corpus, splits: Sequence[str]) -> None:
 def _check_asked(
     exp: Path, recipe: Recipe, others: int, out: Path | None, of: Path | None, scores: Path | None
 ) -> None:
-    """Raise a UserError where the options asked for are impossible."""
+    """Raise a UserError if the options of recognition do not fit together."""
     config = recipe.decode
     if (others or of is not None or scores is not None) and out is None:
         what = "Runs that are decoded together need" if others else "Decoding another corpus needs"
@@ -305,7 +305,8 @@ def _write(
     told: Mapping[str, Any],
     tried: Mapping[Search, Tried],
 ) -> None:
-    """Write all files of a split: `spoken` is the corpus whose lexicon says how its words sound, and the utterances."""
+    """Write all result files of a split; `spoken` is the corpus whose lexicon has the pronunciations, and the
+    utterances."""
     lexical, utterances = spoken
     if found.scored:
         write_score(folder, found.summary, found.subsets, utterances)
@@ -346,7 +347,7 @@ def _write(
 
 
 def _of_units(found: Recognised) -> dict[str, float | int]:
-    """Return errors of units, where columns are units."""
+    """Return the fields on errors of units; empty if columns are no units."""
     if found.unit_errors is None:
         return {}
     errors = found.unit_errors
@@ -354,7 +355,7 @@ def _of_units(found: Recognised) -> dict[str, float | int]:
 
 
 def _rescoring(found: Recognised, batch: Batch, config: Decoding) -> dict[str, float | str]:
-    """Return facts of rescoring, where there was any."""
+    """Return the fields on rescoring; empty if there was none."""
     if not config.rescored:
         return {}
     return {
@@ -365,7 +366,7 @@ def _rescoring(found: Recognised, batch: Batch, config: Decoding) -> dict[str, f
 
 
 def _shown(search: Search) -> dict[str, float]:
-    """Return the settings that dev may choose."""
+    """Return the settings of a search that are chosen on dev."""
     return {
         "acoustic_scale": search.scale,
         "word_cost": search.word_cost or 0.0,
@@ -375,7 +376,7 @@ def _shown(search: Search) -> dict[str, float]:
 
 
 def _write_details(folder: Path, batch: Batch, utterances: Sequence[Utterance], config: Decoding) -> None:
-    """Write n-best lists, lattices and times; remove those of an earlier decoding that this one was not asked for."""
+    """Write n-best lists, lattices and times; remove those of an earlier decoding that are not asked for now."""
     for name in ("nbest.txt", "lattices.txt.gz", "hyp.ctm"):
         (folder / name).unlink(missing_ok=True)
     if config.nbest:
@@ -393,7 +394,7 @@ def _write_details(folder: Path, batch: Batch, utterances: Sequence[Utterance], 
 
 
 def _update_results(exp: Path, found: Recognised) -> None:
-    """Add the word errors to results.json and a line to the log."""
+    """Add a split's word errors to the run's results.json and its log."""
     results, errors = Results.read(exp), found.score.errors
     results.wer[found.split] = word_errors(found.summary, found.subsets, found.search.scale)
     results.write(exp)

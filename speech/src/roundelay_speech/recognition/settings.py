@@ -38,7 +38,7 @@ UNFINISHED = "unfinished.json"
 
 @dataclass
 class UnfinishedDecoding:
-    """Results that are kept while a decoding is under way."""
+    """The results of a decoding under way, saved in a file."""
 
     path: Path  # of its file
     identity: str  # of the corpus, the models and the options
@@ -48,7 +48,7 @@ class UnfinishedDecoding:
 
     @classmethod
     def of(cls, folder: Path, identity: str) -> "UnfinishedDecoding":
-        """Return results that are kept in a folder, if it is of this very decoding; else nothing."""
+        """Read the results saved in a folder, if they are of this very decoding; else begin with none."""
         path = folder / UNFINISHED
         try:
             told = read_checked(path, "") if path.is_file() else {}
@@ -59,7 +59,7 @@ class UnfinishedDecoding:
         return cls(path, identity, list(told["tried"]), list(told["splits"]))
 
     def known(self, blank_cost: float) -> dict[Search, Tried]:
-        """Return the settings that were tried with a cost of a blank, in their order."""
+        """Return the settings tried with a cost of a blank, in order, and their results."""
         return {
             build(Search, row["search"]): Tried(ErrorCounts(**row["errors"]), row["real_time_factor"])
             for row in self.tried
@@ -67,18 +67,18 @@ class UnfinishedDecoding:
         }
 
     def keep_tried(self, blank_cost: float, search: Search, found: Tried) -> None:
-        """Keep one more setting."""
+        """Save the result of one more setting."""
         row = {"search": dataclasses.asdict(search), "errors": dataclasses.asdict(found.errors)}
         self.tried.append({"blank_cost": blank_cost, **row, "real_time_factor": found.real_time_factor})
         self._write()
 
     def keep_split(self, split: str) -> None:
-        """Keep one more split, whose files are written."""
+        """Save that a split is done, after its files were written."""
         self.splits.append(split)
         self._write()
 
     def done(self) -> None:
-        """Remove the file: everything is decoded."""
+        """Remove the file, once everything is decoded."""
         self.path.unlink(missing_ok=True)
 
     def _write(self) -> None:
@@ -105,7 +105,7 @@ def identity_of(recipe: Recipe, source: Source, corpora: Sequence[Corpus]) -> st
 
 @dataclass(frozen=True)
 class WrittenSplit:
-    """A split as its files tell: words and units by utterance, and decode.json."""
+    """A split as read from its result files: words and units by utterance, and decode.json."""
 
     words: dict[str, list[str]]
     units: dict[str, tuple[str, ...]]
@@ -113,7 +113,7 @@ class WrittenSplit:
 
 
 def written_split(folder: Path, corpus: Corpus, split: str) -> WrittenSplit | None:
-    """Return the results of a split that is done; None where its files are not whole."""
+    """Read the results of a finished split; return None if its files are not whole."""
     try:
         heard, told = read_trn(folder / "hyp.trn"), read_json(folder / "decode.json")
         words = {u.id: list(heard[trn_name(u.id, u.speaker)]) for u in corpus.splits[split]}
@@ -127,7 +127,7 @@ def written_split(folder: Path, corpus: Corpus, split: str) -> WrittenSplit | No
 
 
 def kept_of(folder: Path) -> str:
-    """Return results that an interrupted decoding has kept in its folder of results, in words; empty: nothing."""
+    """Return words on the results that an interrupted decoding has saved in its folder; "" if there are none."""
     try:
         told = read_checked(folder / UNFINISHED, "")
     except UserError:
@@ -146,10 +146,9 @@ def chosen_settings(
     columns: Columns | None = None,
     kept: UnfinishedDecoding | None = None,
 ) -> tuple[Search, Mapping[Search, Tried]]:
-    """Return the search with the settings that the recipe fixes, and the rest as they are best on dev; and all settings
-    tried for that. A search without a graph has no settings. `columns` say which log-likelihoods the search sees; None:
-    all as they are. Settings tried are `kept`.
-    """
+    """Choose the settings of a search: those that the recipe fixes, and the best on dev for the others; return the
+    search, and all settings tried. A search without a graph has no settings. `columns` transform log-likelihoods for
+    the search; None: unchanged. Settings tried are saved in `kept`."""
     if not isinstance(run, Decoders):
         return Search(1.0), {}
     scale = SCALES[0] if config.scale is None else config.scale
@@ -194,8 +193,8 @@ def chosen_settings(
 
 
 def at_edges(search: Search, tried: Collection[Search], config: Decoding, columns: Columns) -> list[str]:
-    """Return sentences on settings that are the lowest or the highest of those that were tried for them, beyond which a
-    better one may lie. The narrowest beam is none of these: it is as good as the wider ones."""
+    """Return sentences on settings that are the lowest or highest tried, beyond which a better one may be. The
+    narrowest beam is not among them, since it is as good as wider ones."""
     grids: list[tuple[str, float | None, set[float], str]] = [
         ("acoustic scale", search.scale, {one.scale for one in tried}, "scales"),
         ("word cost", search.word_cost, set(config.word_costs), "word_costs"),
@@ -226,11 +225,12 @@ def with_blank_cost(
     progress: Progress,
     kept: UnfinishedDecoding | None = None,
 ) -> tuple[SearchedGraph, Search, Mapping[Search, Tried]]:
-    """Return `chosen_settings`, and before all others the cost of a blank where the recipe has several: that with the
-    fewest errors at its best settings, of equally good ones the lowest. The graph has it in its columns.
+    """Choose settings as `chosen_settings`, and before that the cost of a blank, if the recipe has several: the one
+    with the fewest errors at its best settings, of equally good ones the lowest. The returned graph has it in its
+    columns.
 
     Raises:
-        UserError: costs of a blank are to be chosen, and nothing else is.
+        UserError: a cost of a blank is to be chosen, but dev chooses no other setting.
     """
     columns, kind = graph.columns, config.graph
     costs = kind.blank_costs if isinstance(kind, CtcGraph) and isinstance(graph.run, Decoders) else ()

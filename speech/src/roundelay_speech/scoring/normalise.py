@@ -18,12 +18,12 @@ from roundelay_speech.scoring.formats.stm import GAP_SPEAKER, cut_at_segments, r
 from roundelay_speech.scoring.formats.trn import read_trn
 
 GROUPS_FILE = "groups.json"
-"""Beside the trn files of a decoding: speaker, subset and gender by name."""
+"""File beside the trn files of a decoding, with speaker, subset and gender by name."""
 
 
 @dataclass(frozen=True)
 class Rules:
-    """Options of comparing words: mappings, marks, case, costs."""
+    """The rules of comparing words: mappings, marks, case, costs."""
 
     # mapping rules for both sides. They imply `marked`, and hyphenated words are split unless `keep_hyphens`.
     glm: Path | None = None
@@ -36,7 +36,7 @@ class Rules:
 
 @dataclass(frozen=True)
 class Case:
-    """References and hypotheses of one split, or of one pair of files."""
+    """A case to score: references and hypotheses of one split, or of one pair of files."""
 
     name: str
     refs: Texts
@@ -45,7 +45,7 @@ class Case:
     marked: bool = False  # whether the reference is in a format whose marks always have a meaning
 
     def score(self, rules: Rules) -> Score:
-        """Compare the two sides under these rules.
+        """Score the hypotheses against the references by these rules.
 
         Raises:
             UserError: as `counts.score` and `glm.read_glm`.
@@ -68,7 +68,7 @@ def cases_of_run(exp: Path) -> list[Case]:
     """Return every decoded split of a run directory.
 
     Raises:
-        UserError: nothing is decoded in it; a damaged file.
+        UserError: nothing is decoded in the run, or a file is damaged.
     """
     found = sorted((exp / "decode").glob("*/hyp.trn"))
     if not found:
@@ -77,15 +77,16 @@ def cases_of_run(exp: Path) -> list[Case]:
 
 
 def case_of_trn(ref: Path, hyp: Path) -> Case:
-    """Return a pair of trn files. Speakers and subsets come from `groups.json` beside the hypotheses, or from the
-    names."""
+    """Read a case from a pair of trn files. Speakers and subsets come from `groups.json` beside the hypotheses, or from
+    the names."""
     groups_file = hyp.with_name(GROUPS_FILE)
     groups = read_groups(groups_file) if groups_file.is_file() else {}
     return Case(str(hyp), read_trn(ref), read_trn(hyp), groups)
 
 
 def case_of_times(stm: Path, ctm: Path, missing: Literal["error", "empty"] = "error") -> Case:
-    """Return recognised words with times, and reference segments: each word goes to the segment of its midpoint."""
+    """Read a case from reference segments and recognised words with times; each word belongs to the segment of its
+    midpoint."""
     cut = cut_at_segments(read_stm(stm), read_ctm(ctm), silent=missing == "empty")
     if not cut.segments:
         raise UserError(f"{stm}: there is no segment to score.")
@@ -104,7 +105,7 @@ def write_groups(path: Path, groups: Groups) -> None:
 
 
 def read_groups(path: Path) -> dict[str, Group]:
-    """Return the inverse of `write_groups`.
+    """Read the groups of utterances that `write_groups` wrote.
 
     Raises:
         UserError: the file is not in the form of `write_groups`; names the utterance.

@@ -27,7 +27,7 @@ GAP = "***"  # how a missing word is shown, as sclite does
 
 @dataclass(frozen=True)
 class OutputOptions:
-    """Options of the output of a score beside its `%WER` line."""
+    """Options of the output of a score besides its `%WER` line."""
 
     interval: bool = False
     unit: Unit = "utterances"  # drawn for the interval, and to compare systems
@@ -40,10 +40,10 @@ class OutputOptions:
 
 
 def describe(name: str, result: Score, groups: Groups, wanted: OutputOptions) -> str:
-    """Return the `%WER` line and all that is wanted.
+    """Return the `%WER` line of a score, and all other output wanted.
 
     Raises:
-        UserError: subsets or groups are wanted and there are none; too few utterances or speakers for an interval.
+        UserError: subsets or groups are wanted, and there are none; too few utterances or speakers for an interval.
     """
     unit = wanted.unit if wanted.interval else None
     lines = [f"{name}: {_line(result, groups, unit)}"]
@@ -74,7 +74,7 @@ def _grouped(name: str, result: Score, groups: Groups, by: str) -> dict[str, Sco
     if by == GENDER:
         if parts := by_gender(result, groups):
             return parts
-        raise UserError(f"{name}: no speaker's gender is known. Give --by a file of them, such as `spk2gender`.")
+        raise UserError(f"{name}: no speaker's gender is known. Give --by a file of genders, such as `spk2gender`.")
     problems: list[str] = []
     table = read_table(Path(by), problems)
     if problems:
@@ -95,7 +95,7 @@ def _parts(parts: dict[str, Score], groups: Groups, unit: Unit | None) -> list[s
 
 
 def _part(part: Score, groups: Groups, unit: Unit | None) -> str:
-    """Return the line of a part, without an interval where it is too small for one."""
+    """Return the line of a part, without an interval if it is too small for one."""
     try:
         return _line(part, groups, unit)
     except UserError:
@@ -103,7 +103,7 @@ def _part(part: Score, groups: Groups, unit: Unit | None) -> str:
 
 
 def _gap(parts: Mapping[str, Score], groups: Groups, unit: Unit) -> list[str]:
-    """Return a line on how many more errors women have than men; none where it cannot be said."""
+    """Return a line on the difference between the error rates of women and men; nothing if there is no interval."""
     women, men = (parts.get(name) for name in GENDERS.values())
     if women is None or men is None:
         return []
@@ -182,8 +182,8 @@ def _mark(ref: str | None, hyp: str | None) -> str:
 
 @dataclass(frozen=True)
 class Asked:
-    """The request of the command: run directories, a pair of trn files, or a ctm against an stm; and perhaps another
-    system."""
+    """The request of `roundelay score`: run directories, a pair of trn files, or a ctm against an stm; and perhaps
+    another system."""
 
     runs: Sequence[Path] = ()
     ref: Path | None = None
@@ -194,11 +194,11 @@ class Asked:
 
 
 def answers(asked: Asked, rules: Rules, wanted: OutputOptions) -> Iterator[str]:
-    """Score everything and say it, a text per case, with an empty line after those of several lines.
+    """Score everything asked for; yield a text for each case, with an empty line after those of several lines.
 
     Raises:
-        UserError: a file without its partner, nothing to score, more than one thing to compare; as the readers and
-            `counts.score`.
+        UserError: a file lacks its partner, there is nothing to score, or more than one thing to compare; as the
+            readers and `counts.score`.
     """
     cases = _cases(asked, rules)
     several = len(cases) > 1
@@ -226,7 +226,7 @@ def _cases(asked: Asked, rules: Rules) -> list[Case]:
 
 
 def _others(asked: Asked, rules: Rules, cases: Sequence[Case]) -> dict[str, Case]:
-    """Return the other system's cases, by the name of the case they are compared with."""
+    """Return the cases of the other system, by the name of the case with which each is compared."""
     if asked.other is None:
         return {}
     sources = len(asked.runs) + (asked.ref is not None) + (asked.stm is not None)

@@ -1,4 +1,4 @@
-"""Truth of confidences: of words that are said to be right with probability c, a share c should be.
+"""Reliability of confidences: of words with confidence c, a share c should be right.
 
     normalised cross-entropy   1 - H(c) / H(p), H(c) the mean of -log2 of the probability that was given to the
                                outcome, H(p) the same of a constant, the share p of right words (NIST, as in sclite).
@@ -27,7 +27,7 @@ _BINS = 8
 
 @dataclass(frozen=True)
 class Bin:
-    """Words of like confidence: mean confidence, and how many of them are right."""
+    """A bin of words with similar confidence: mean confidence, number of words, and of right ones."""
 
     confidence: float
     right: int
@@ -36,7 +36,7 @@ class Bin:
 
 @dataclass(frozen=True)
 class Reliability:
-    """Agreement of confidences with how often words are right."""
+    """The agreement of confidences with the share of right words."""
 
     # words, right: how many have a confidence, and are right.
     words: int
@@ -57,12 +57,12 @@ class Reliability:
 
 
 Judged = tuple[Float64, Bools]
-"""Confidences (W,) of the words of an utterance, and which of them are right (W,)."""
+"""Confidences (W,) of the words of an utterance, and True for those that are right (W,)."""
 
 
 def judged(said: Sequence[str], found: Sequence[TimedWord]) -> Judged:
-    """Return the confidences of words that were found, those that have one, and which of them were said: the ones that
-    an alignment of fewest errors puts beside the same word."""
+    """Return the confidences of recognised words, those that have one, and True for words that were said: those that an
+    alignment of fewest errors puts beside the same word."""
     pairs = align_words(said, [word.word for word in found])
     right = [ours == theirs for ours, theirs in pairs if theirs is not None]
     sure = [word.confidence for word in found]
@@ -71,7 +71,7 @@ def judged(said: Sequence[str], found: Sequence[TimedWord]) -> Judged:
 
 
 def reliability(utterances: Sequence[Judged]) -> Reliability:
-    """Judge confidences, utterance by utterance."""
+    """Measure the reliability of confidences, given by utterance."""
     sure = np.concatenate([np.zeros(0), *(one for one, _ in utterances)])
     right = np.concatenate([np.zeros(0, bool), *(one for _, one in utterances)])
     nce = normalised_cross_entropy(sure, right)
@@ -81,7 +81,8 @@ def reliability(utterances: Sequence[Judged]) -> Reliability:
 
 
 def normalised_cross_entropy(sure: Float64, right: Bools) -> float | None:
-    """Return 1 - H(c) / H(p) of confidences (W,); None where all words are right or all wrong."""
+    """Return the normalised cross-entropy 1 - H(c) / H(p) of confidences (W,); None if all words are right, or all
+    wrong."""
     share = float(right.mean()) if len(right) else 0.0
     if not 0 < share < 1:
         return None
@@ -92,7 +93,7 @@ def normalised_cross_entropy(sure: Float64, right: Bools) -> float | None:
 
 
 def _interval(utterances: Sequence[Judged]) -> tuple[float, float] | None:
-    """Return the interval by bootstrap over utterances."""
+    """Return the interval of the normalised cross-entropy, by bootstrap over utterances."""
     with_words = [one for one in utterances if len(one[0])]
     if len(with_words) < 2:
         return None
@@ -112,7 +113,8 @@ def _interval(utterances: Sequence[Judged]) -> tuple[float, float] | None:
 
 
 def _auc(sure: Float64, right: Bools) -> float:
-    """Return the share of pairs of a right and a wrong word in which the right one is surer; equals count half."""
+    """Return the area under the curve: the share of pairs of a right and a wrong word in which the right one has the
+    higher confidence; equal ones count half."""
     wrong = np.sort(sure[~right])
     below, upto = np.searchsorted(wrong, sure[right], "left"), np.searchsorted(wrong, sure[right], "right")
     return float((below + upto).mean() / 2 / len(wrong))

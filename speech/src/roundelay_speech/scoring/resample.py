@@ -30,12 +30,12 @@ BUFFER = 2  # words that both systems must have right between two segments of th
 _CELLS = 1 << 22  # indices drawn at a time: bounds memory
 
 Counts = NDArray[np.int64]
-"""U x 2: errors and reference words of each of U units."""
+"""Errors and reference words of each of U units, (U, 2)."""
 
 
 @dataclass(frozen=True)
 class ConfidenceInterval:
-    """Between these lies `level` of the resampled error rates, in percent."""
+    """The interval that holds a share `level` of the resampled error rates, in percent."""
 
     low: float
     high: float
@@ -55,7 +55,7 @@ class ConfidenceInterval:
 def bootstrap(
     result: Score, groups: Groups | None = None, unit: Unit = "utterances", samples: int = SAMPLES, seed: int = 0
 ) -> ConfidenceInterval:
-    """Return the interval of the word error rate (percentile method).
+    """Return the bootstrap interval of the word error rate (percentile method).
 
     Raises:
         UserError: fewer than two units.
@@ -69,8 +69,8 @@ def bootstrap(
 def gap(
     a: Score, b: Score, groups: Groups, unit: Unit = "utterances", samples: int = SAMPLES, seed: int = 0
 ) -> ConfidenceInterval:
-    """Return the interval of A's word error rate minus B's, of one system on two sets of speech: units of each are
-    drawn by themselves.
+    """Return the bootstrap interval of A's word error rate minus B's, for one system on two sets of speech, whose units
+    are drawn separately.
 
     Raises:
         UserError: fewer than two units of either.
@@ -86,7 +86,7 @@ def gap(
 
 @dataclass(frozen=True)
 class Comparison:
-    """System A against system B on the same utterances; differences are A minus B, so below 0 A is better."""
+    """A comparison of systems A and B on the same utterances; differences are A minus B: below 0, A is better."""
 
     difference: float  # of the word error rates, percent absolute
     interval: ConfidenceInterval  # of the difference
@@ -116,7 +116,7 @@ def compare(
     """Test whether A and B differ, and which is better.
 
     Raises:
-        UserError: the two were not scored on the same utterances with the same references; fewer than two units.
+        UserError: A and B were not scored on the same utterances with the same references; fewer than two units.
     """
     _same_test(a, b)
     counts_a, counts_b = (unit_counts(result, groups or {}, unit) for result in (a, b))
@@ -206,7 +206,8 @@ def error_segments(a: UtteranceScore, b: UtteranceScore) -> list[tuple[int, int]
 
 
 def _errors_by_place(utterance: UtteranceScore) -> Sequence[int]:
-    """Return errors before the first reference word, at it, between it and the next, ..., after the last."""
+    """Return the number of errors before the first reference word, at it, between it and the next, ..., after
+    the last."""
     errors = [0]
     for place, (ref, hyp) in enumerate(utterance.pairs):
         wrong = ref != hyp and place not in utterance.forgiven

@@ -25,7 +25,8 @@ from roundelay_speech.scoring.resample import ConfidenceInterval, Unit, bootstra
 
 @dataclass(frozen=True)
 class Summary:
-    """A score, and how sure its word error rate is: a bootstrap over utterances or speakers, None for less than two."""
+    """A score with the interval of its word error rate, by bootstrap over utterances or speakers; None for fewer than
+    two."""
 
     score: Score
     interval: ConfidenceInterval | None
@@ -42,18 +43,18 @@ def summarise(result: Score, groups: Groups | None = None, unit: Unit = "utteran
 
 
 def summarise_subsets(result: Score, utterances: Sequence[Utterance]) -> dict[str, Summary]:
-    """Return the summary of each part of the split, empty where it has none, or one that is all of it."""
+    """Return the summary of each part of a split; empty if it has no parts, or a single one that is all of it."""
     parts = by_subset(result, {u.id: group_of_utterance(u) for u in utterances})
     return {name: summarise(part) for name, part in parts.items()} if len(parts) > 1 else {}
 
 
 def group_of_utterance(utterance: Utterance) -> Group:
-    """Return its speaker and, where the manifest has the fields, its subset and gender."""
+    """Return the group of an utterance: its speaker and, if the manifest has them, subset and gender."""
     return Group(utterance.speaker, getattr(utterance, "subset", None), getattr(utterance, "gender", None))
 
 
 def word_errors(whole: Summary, parts: Mapping[str, Summary], acoustic_scale: float) -> WordErrors:
-    """Return word errors as `results.json` has them."""
+    """Return the word errors of a split in the form of `results.json`."""
     e = whole.score.errors
     return WordErrors(
         wer=e.wer,
@@ -73,7 +74,7 @@ def write_score(folder: Path, whole: Summary, parts: Mapping[str, Summary], utte
 
     ref.trn, hyp.trn; groups.json (speakers and subsets by name in them); ref.stm (the reference with times in the
     recordings); wer.txt (the `%WER` line, its interval, the subsets); errors.txt (every error in its place);
-    utterances.jsonl (the same for programs: words against words, utterance by utterance).
+    utterances.jsonl (errors for programs: words against words, utterance by utterance).
     """
     result, speakers = whole.score, {u.id: u.speaker for u in utterances}
     refs = {u.id: [r for r, _ in u.pairs if r is not None] for u in result.utterances}
@@ -90,15 +91,15 @@ def write_score(folder: Path, whole: Summary, parts: Mapping[str, Summary], utte
 
 
 def write_words(folder: Path, hypotheses: Mapping[str, Sequence[str]], utterances: Sequence[Utterance]) -> None:
-    """Write hyp.trn of utterances without transcripts; files of an earlier score go."""
+    """Write hyp.trn of utterances without transcripts; files of an earlier score are removed."""
     for name in ("ref.trn", GROUPS_FILE, "ref.stm", "wer.txt", "errors.txt", UTTERANCES_FILE):
         (folder / name).unlink(missing_ok=True)
     write_trn(folder / "hyp.trn", hypotheses, {u.id: u.speaker for u in utterances})
 
 
 def _line(utterance: Utterance, scored: UtteranceScore) -> str:
-    """Return a line of UTTERANCES_FILE: pairs of words (null: inserted or deleted), and which pairs differ and are
-    right."""
+    """Return a line of UTTERANCES_FILE: pairs of words (null: inserted or deleted), and the positions of pairs that
+    differ but are right."""
     group = group_of_utterance(utterance)
     fields = {
         "id": utterance.id,
@@ -125,7 +126,7 @@ def place_of(utterance: Utterance) -> UtterancePosition:
 
 
 def confused_phones(result: Score, lexicon: Lexicon) -> Counter[Pair]:
-    """Return phones of the reference and in the hypothesis that differ, and how often; None: nothing in its place.
+    """Count the confused phones of a score, (reference, hypothesis); None: nothing in its place.
 
     Words that stand wrong beside each other are compared together, by their first pronunciations: `TO DAY` for `TODAY`
     confuses nothing. A stretch with a word that the lexicon lacks is left out.
@@ -144,6 +145,6 @@ def confused_phones(result: Score, lexicon: Lexicon) -> Counter[Pair]:
 
 
 def write_phones(folder: Path, result: Score, lexicon: Lexicon) -> None:
-    """Write PHONES_FILE, the most frequent first: [reference, hypothesis, times] each."""
+    """Write the confused phones to PHONES_FILE, the most frequent first: [reference, hypothesis, times] each."""
     counts = sorted(confused_phones(result, lexicon).items(), key=lambda item: (-item[1], str(item[0])))
     write_json(folder / PHONES_FILE, {"confused": [[ref, hyp, times] for (ref, hyp), times in counts]})

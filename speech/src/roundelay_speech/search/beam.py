@@ -1,4 +1,4 @@
-"""Beam search through a transducer for one utterance (kaldi-decoder's FasterDecoder), at once or as it comes."""
+"""Beam search through a transducer for one utterance (kaldi-decoder's FasterDecoder), whole or as it comes."""
 
 from functools import cache
 from typing import Any, final
@@ -11,14 +11,14 @@ from roundelay_speech.bindings import kaldi_decoder, kaldifst
 Float32 = npt.NDArray[np.float32]
 
 FEWEST_ACTIVE = 20
-"""Paths the decoder keeps under any beam; max_active must be above it."""
+"""Number of paths that the decoder keeps under any beam; max_active must be above it."""
 
 
 def search(
     fst: object, scores: Float32, beam: float, max_active: int
 ) -> tuple[list[int], list[int], float, float, bool] | None:
-    """Return the best path: (input labels, output labels, graph cost, acoustic cost, final state reached); None without
-    one.
+    """Return the best path: (input labels, output labels, graph cost, acoustic cost, final state reached); None if
+    there is none.
 
     Label i of the graph scores column i - 1 of `scores`.
     """
@@ -37,8 +37,8 @@ _UNCROWDED = 50_000  # paths that are followed while counting
 
 
 def crowded(fst: object, scores: Float32, beam: float, most: int) -> bool:
-    """Return True if a search with this beam, and no limit of paths, would follow more than `most` arcs for each of the
-    scores (T, columns): on average over frames that are looked at, the same in every call."""
+    """Return True if a search with this beam, and no limit of paths, would follow more than `most` arcs for each frame
+    of scores (T, columns), on average over a fixed choice of frames."""
     options = kaldi_decoder.FasterDecoderOptions(beam=beam, max_active=_UNCROWDED, min_active=FEWEST_ACTIVE)
     decoder = kaldi_decoder.FasterDecoder(fst, options)
     decoder.init_decoding()
@@ -56,7 +56,8 @@ def crowded(fst: object, scores: Float32, beam: float, most: int) -> bool:
 
 @cache
 def _counting() -> Any:
-    """Return a class of scores of one frame that counts how often it is asked; made when the library is there."""
+    """Return a class of scores of one frame that counts how often it is asked; made at its first use, since it needs
+    the library."""
 
     class Counting(kaldi_decoder.DecodableInterface):  # type: ignore[misc, name-defined]
         def __init__(self, scores: list[float], frame: int) -> None:
@@ -81,8 +82,8 @@ def _counting() -> Any:
 
 @final
 class GrowingSearch:
-    """A search of an utterance that is still being said: after the same frames, however they came, the words of
-    `search`.
+    """A search of an utterance that is still being said: after the same frames, in pieces of any size, it gives the
+    words of `search`.
 
     Args:
         beam, max_active: as for `search`.
@@ -96,14 +97,14 @@ class GrowingSearch:
         self._frames = 0
 
     def push(self, scores: Float32) -> None:
-        """Go on through these frames (T, columns)."""
+        """Go on with the search through the next frames (T, columns)."""
         if len(scores):
             frames = np.ascontiguousarray(scores, dtype=np.float32)
             self._decoder.advance_decoding(kaldi_decoder.DecodableCtc(frames, offset=self._frames))
             self._frames += len(frames)
 
     def words(self) -> list[int]:
-        """Return the output labels of the best path, of a whole sentence if one can end here."""
+        """Return the output labels of the best path, of a whole sentence if one can end now."""
         if not self._frames:
             return []
         found, best = self._decoder.get_best_path()

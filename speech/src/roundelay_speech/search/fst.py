@@ -1,4 +1,4 @@
-"""Transducers as arrays: work that is slow or missing in kaldifst's Python face, done on whole arrays of arcs.
+"""Transducers as arrays: work that is slow or missing in kaldifst's Python interface, done on whole arrays of arcs.
 
 kaldifst has no vectorised access to arcs, but OpenFst's "const" file is a header, a table of states and a table of
 arcs, which numpy reads and writes as they are. Everything here goes through that file; its layout is `fst/const-fst.h`,
@@ -37,7 +37,8 @@ _EXPANDED_AND_ILABEL_SORTED = 0x10000000 | 0x1
 
 @dataclass(frozen=True, eq=False)
 class Arcs:
-    """A transducer: start state, cost of ending in each state (inf: cannot), and arcs with the states they leave."""
+    """A transducer as arrays: start state, cost of ending in each state (inf: impossible), and arcs with the states
+    they leave."""
 
     start: int
     final: npt.NDArray[np.float32]  # (states,)
@@ -70,7 +71,7 @@ def _read_arrays(file: BinaryIO) -> Arcs:
 
 
 def write_arrays(file: BinaryIO, fst: Arcs) -> None:
-    """Write the const file; arcs are sorted by state and input label."""
+    """Write a transducer as a const file, with arcs sorted by state and input label."""
     order = np.lexsort((fst.arcs["ilabel"], fst.source))
     source, arcs = fst.source[order], fst.arcs[order]
     state = np.zeros(len(fst.final), STATE)
@@ -85,7 +86,7 @@ def write_arrays(file: BinaryIO, fst: Arcs) -> None:
 
 
 def _head(start: int, states: int, arcs: int) -> bytes:
-    """Return the beginning of a const file, up to the table of states; the three numbers are its end."""
+    """Return the header of a const file, up to the table of states; it ends with the three numbers."""
     names = b"".join(struct.pack("<i", len(name)) + name for name in _NAMES)
     header = struct.pack(_HEADER, _UNALIGNED_VERSION, 0, _EXPANDED_AND_ILABEL_SORTED, start, states, arcs)
     return struct.pack("<i", _MAGIC) + names + header
@@ -109,16 +110,16 @@ _LONGEST_CHAIN = 1000  # arcs without input in a row; graphs of words have a few
 
 
 def read_checked_fst(path: Path, inputs: int, outputs: int) -> Fst:
-    """Return the const transducer in a file, after a look at all of its states and arcs: the library that reads and
-    searches it takes every number for a place in memory.
+    """Read the const transducer in a file, after a check of all its states and arcs, since the library that reads and
+    searches it uses every number as a place in memory.
 
     Args:
-        inputs, outputs: labels go to, `outputs` excluded.
+        inputs, outputs: bounds of input labels (included) and of output labels (excluded).
 
     Raises:
-        UserError: the file is no such transducer, cut short, or has a state, label or weight that cannot be, or a cycle
-            that takes no input.
-        OSError: it cannot be read.
+        UserError: the file is no such transducer, cut short, or has an invalid state, label or weight, or a cycle
+            without input.
+        OSError: the file cannot be read.
     """
     with open_regular(path) as file:
         fault = _fault(file, inputs, outputs)
@@ -128,7 +129,7 @@ def read_checked_fst(path: Path, inputs: int, outputs: int) -> Fst:
 
 
 def _fault(file: BinaryIO, inputs: int, outputs: int) -> str:
-    """Return the fault of a const file of the form that `write_arrays` writes; empty if nothing is."""
+    """Return the fault of a const file of the form that `write_arrays` writes; "" if it has none."""
     head = _head(-1, 0, 0)
     found = file.read(len(head))
     if len(found) < len(head) or found[: -_SIZES.size] != head[: -_SIZES.size]:
@@ -136,9 +137,9 @@ def _fault(file: BinaryIO, inputs: int, outputs: int) -> str:
     start, states, arcs = _SIZES.unpack(found[-_SIZES.size :])
     size = len(head) + STATE.itemsize * states + ARC.itemsize * arcs
     if min(states, arcs) < 0 or size != os.fstat(file.fileno()).st_size:
-        return "its size is not that of so many states and arcs"
+        return f"its size does not agree with its {states:,} states and {arcs:,} arcs"
     if not 0 <= start < states:
-        return "its start is no state of it"
+        return "its start is not one of its states"
     with mmap(file.fileno(), 0, access=ACCESS_READ) as data:
         state = np.frombuffer(data, STATE, states, len(head))
         arc = np.frombuffer(data, ARC, arcs, len(head) + STATE.itemsize * states)
@@ -175,7 +176,7 @@ def _fault_of_arcs(state: npt.NDArray[np.void], arc: npt.NDArray[np.void], label
 
 
 def _cyclic(source: npt.NDArray[np.integer[Any]], target: npt.NDArray[np.integer[Any]], states: int) -> bool:
-    """Return True if these arcs form a cycle, or a chain too long to belong to words."""
+    """Return True if arcs form a cycle, or a chain too long to belong to words."""
     for _ in range(_LONGEST_CHAIN):
         leaving = np.zeros(states, bool)
         leaving[source] = True
@@ -192,7 +193,7 @@ def add_self_loops(fst: Arcs) -> Arcs:
     """Let every emitting arc be taken for any number of frames: a loop, cost 0, on the state it enters.
 
     A state entered by arcs of different input labels is split first, one copy per label, each with an epsilon arc to
-    the original: a loop must repeat the label one came by (Kaldi's "reorder" form).
+    the original: a loop must repeat the label of the arc taken (Kaldi's "reorder" form).
     """
     label = fst.arcs["ilabel"].astype(np.int64)
     target = fst.arcs["target"].astype(np.int64)
@@ -229,12 +230,12 @@ def merge_equal_states(fst: Arcs, rounds: int = 40, worth: float = 0.002) -> Arc
     """Merge states with the same final cost and the same arcs, again and again: minimisation from the ends inwards.
 
     Each round merges states whose arcs lead to the same states after the rounds before, so the result is equivalent
-    after any of them. States that only a loop through themselves makes equal stay apart. States are compared by
+    after any of them. States that are equal only through a loop over themselves stay apart. States are compared by
     64-bit hashes of their arcs: among three million, two different ones agree with a chance below one in a million.
 
     Args:
-        rounds: at most.
-        worth: the share of states that a round must merge for another to follow.
+        rounds: most rounds of merging.
+        worth: share of states that a round must merge for another to follow.
     """
     if np.any(fst.source[1:] < fst.source[:-1]):
         order = np.argsort(fst.source, kind="stable")
@@ -285,7 +286,7 @@ def _spread(value: npt.NDArray[np.uint64]) -> npt.NDArray[np.uint64]:
 
 
 def add_output_cost(fst: Arcs, cost: float, labels: npt.NDArray[np.integer[Any]] | None = None) -> Arcs:
-    """Add `cost` to every arc with an output label, or with one of these `labels`."""
+    """Add `cost` to every arc with an output label, or only with one of `labels`."""
     arcs = fst.arcs.copy()
     output = arcs["olabel"]
     arcs["weight"] += np.float32(cost) * (output > 0 if labels is None else np.isin(output, labels))

@@ -26,22 +26,22 @@ class Recording:
 
     @property
     def source(self) -> str:
-        """The recording as the user knows it."""
+        """The recording's path as the user gave it."""
         return self.given or str(self.path)
 
 
 def recordings(arguments: Sequence[str], standard_input: Path | None = None) -> list[Recording]:
-    """Return all recordings that are named, in order, each once.
+    """Return all recordings that the arguments name, in order, each once.
 
     A folder stands for the recordings below it, sorted; a list (.txt, .lst, .list, .scp) for those it names, a line
-    each, `PATH` or `ID PATH`, relative to the list. Files that do not exist stay, to be complained of by name later.
+    each, `PATH` or `ID PATH`, relative to the list. Files that do not exist are kept, and reported by name later.
 
     Args:
         arguments: paths, or `-`.
-        standard_input: the file with the bytes from there.
+        standard_input: the file with the bytes of standard input.
 
     Raises:
-        UserError: a list that cannot be read, or a line of it that names nothing; a folder without a recording.
+        UserError: a list cannot be read, or a line of it names nothing; a folder has no recording.
     """
     found: list[tuple[str, Path]] = []
     for text in arguments:
@@ -62,7 +62,7 @@ def spooled(stream: BinaryIO, path: Path, most: int = MOST_BYTES) -> Path:
     """Write all bytes of a stream to `path`, and return it.
 
     Raises:
-        UserError: nothing comes, or more than `most` bytes.
+        UserError: the stream is empty, or has more than `most` bytes.
     """
     size = 0
     with open(path, "wb") as file:

@@ -32,7 +32,7 @@ from roundelay_speech.transcription.transcript import UNSURE, Segment, placed, w
 
 USUAL = Cutting()
 EVERY = 0.2
-"""Seconds of audio after which the words so far are found again."""
+"""Seconds of audio after which the words so far are searched again."""
 _HISTORY = 20 * FRAMES_PER_SECOND  # frames behind that tell noise from speech
 _UNHEARD = 3 * FRAMES_PER_SECOND  # frames kept in silence: speech is told from noise only after a while
 _REMEMBERED = 300 * FRAMES_PER_SECOND  # frames of earlier utterances that normalise the next
@@ -42,7 +42,7 @@ _GROWTH = 1.25  # by which an utterance grows before it is recognised from its b
 @final
 @dataclass(frozen=True)
 class Update:
-    """Words of a piece of live speech, final or not yet."""
+    """An update during live speech: the words of a piece, final or not yet."""
 
     at: float  # how much audio had come (s); this waited for it
     spoken: float  # end of the speech in it (s); for words that are not final, `at`
@@ -51,7 +51,7 @@ class Update:
 
     @property
     def latency(self) -> float:
-        """Seconds of audio from the end of the speech to these words."""
+        """Seconds of audio from the end of the speech to this update."""
         return self.at - self.spoken
 
 
@@ -60,19 +60,19 @@ class Listening(Protocol):
 
     @property
     def sample_rate(self) -> int:
-        """Rate of the samples it takes, Hz."""
+        """Sampling rate of the samples to push, Hz."""
 
     def push(self, samples: Samples) -> Iterable[Update]:
-        """Return updates with these samples (N,)."""
+        """Take the next samples (N,); return the updates that they cause."""
 
     def finish(self) -> Iterable[Update]:
-        """Return updates with the rest: nothing follows."""
+        """End the stream; return the last updates."""
 
 
 @final
 @dataclass
 class Latencies:
-    """Latencies of a stream, measured."""
+    """A measurement of a stream's latencies."""
 
     # audio from the end of the speech to the final words of every utterance (s).
     final: list[float] = field(default_factory=list)
@@ -82,7 +82,7 @@ class Latencies:
     unsure: int = 0  # utterances whose words have no confidence
 
     def report(self) -> list[str]:
-        """Return sentences for people."""
+        """Return sentences on the latencies, for people."""
         if not self.final:
             return ["nothing was said."]
         lines = [
@@ -102,7 +102,7 @@ def _mean_and_most(seconds: Sequence[float]) -> str:
 
 
 def delays(model: Model, chunk: int | None = None) -> str:
-    """Return a sentence on how far words so far are behind the audio, or why they are not found as it comes.
+    """Return a sentence on how far words are behind the audio, or why they do not come during it.
 
     Args:
         chunk: as for `Live`.
@@ -121,8 +121,8 @@ def delays(model: Model, chunk: int | None = None) -> str:
 
 
 def _whole_only(model: Model) -> str:
-    """Return subject and verb: networks, or the second pass, that need the end of an utterance; empty if nothing
-    does."""
+    """Return the beginning of a sentence, subject and verb, on parts of a model that need the end of an utterance; ""
+    if none does."""
     if names := whole_only(model):
         return f"{' and '.join(names)} {'needs' if len(names) == 1 else 'need'} the end"
     return "rescoring needs the end" if model.packed.rescored else ""
@@ -130,15 +130,16 @@ def _whole_only(model: Model) -> str:
 
 @final
 class Live:
-    """Recogniser of the speech of one speaker as it comes.
+    """A recogniser of one speaker's speech as it comes.
 
     Args:
         model: a packed model.
         cutting: options; `pause` ends an utterance.
-        latencies: where to note them.
-        so_far: find words that are not final as well.
-        chunk: frames that a conformer of dynamic_chunks evaluates together for these; None: as many as the model says.
-        asked: words to favour; and alternatives, of final words.
+        latencies: notes the latencies; None: not measured.
+        so_far: True to find words that are not final, too.
+        chunk: frames that a conformer with dynamic_chunks evaluates together for words that are not final; None: the
+            model's own.
+        asked: words to favour, and alternatives for final words.
     """
 
     def __init__(
@@ -162,7 +163,7 @@ class Live:
         self._growing = _Growing(in_chunks(model, chunk), asked)
 
     def push(self, samples: Samples) -> Iterator[Update]:
-        """Yield updates with these samples (N,), step by step: they do not depend on how the samples are cut."""
+        """Take the next samples (N,); yield the updates that they cause, whatever the cuts between pushes."""
         self._waiting = np.concatenate([self._waiting, samples])
         step = round(EVERY * self._rate)
         while len(self._waiting) >= step:
@@ -171,14 +172,14 @@ class Live:
             yield from self._heard(last=False)
 
     def finish(self) -> Iterator[Update]:
-        """Yield updates with the rest: nothing follows."""
+        """End the stream; yield the last updates."""
         self._take(self._waiting)
         self._waiting = self._waiting[:0]
         yield from self._heard(last=True)
 
     @property
     def sample_rate(self) -> int:
-        """The model's, Hz."""
+        """Sampling rate of the model, Hz."""
         return self._rate
 
     @property
@@ -207,14 +208,14 @@ class Live:
             yield self._final(*ends)
 
     def _spans(self) -> list[Span]:
-        """Return speech that is held, in frames of the whole stream."""
+        """Return the stretches of speech in the samples kept, in frames of the whole stream."""
         earlier = self._activity.first
         found = [(a + earlier, b + earlier) for a, b in self._activity.spans()]
         begin = self._held_first if self._start is None else self._start
         return [(max(a, begin), b) for a, b in found if b > begin]
 
     def _end(self, spans: Sequence[Span], last: bool) -> tuple[int, int] | None:
-        """Return the end of the utterance and of the speech in it, if it has ended."""
+        """Return the end of the utterance and of the speech in it, if it has ended; else None."""
         assert self._start is not None
         utterances = joined(spans, self._frames(self._cutting.pause))
         spoken = utterances[0][1] if utterances else self._start
@@ -275,7 +276,7 @@ class Live:
 
 
 def heard_in(listening: Listening, sound: Sound, channel: int = 0) -> Iterator[Update]:
-    """Yield updates from a sound that is open, block by block.
+    """Recognise an open sound block by block; yield the updates of `listening`.
 
     Args:
         channel: from 1; 0 for the mean of all.

@@ -30,7 +30,7 @@ SETTINGS, DONE = "settings.json", "done.jsonl"
 @final
 @dataclass(frozen=True)
 class KeptText:
-    """A transcript that was there: its words, and the file's name in the folder."""
+    """A transcript that already existed: its words, and its file's name in the folder."""
 
     name: str
     text: str
@@ -43,12 +43,12 @@ class TranscriptFolder:
     """A folder of transcripts in one format.
 
     Args:
-        folder: where; made where it is not there.
+        folder: the folder, made if it does not exist.
         extension: name of the format.
-        settings: all that decides the content of a transcript.
+        settings: all settings that decide the content of a transcript.
 
     Raises:
-        UserError: it holds transcripts made with other settings; names the first that differs.
+        UserError: the folder holds transcripts made with other settings; names the first that differs.
     """
 
     def __init__(self, folder: Path, extension: str, settings: dict[str, Any]) -> None:
@@ -69,7 +69,8 @@ class TranscriptFolder:
         self._done = self._read()
 
     def whole(self, recording: Recording) -> list[KeptText] | None:
-        """Return the transcripts of a recording, if all are there as they were written and it has not changed since."""
+        """Return the transcripts of a recording, if all exist unchanged and the recording has not changed since; else
+        None."""
         line = self._done.get(recording.name)
         try:
             if line is None or line["recording"] != _identity(recording.path):
@@ -81,7 +82,7 @@ class TranscriptFolder:
         return kept if whole else None
 
     def write(self, recording: Recording, transcripts: Sequence[ChannelTranscript]) -> None:
-        """Write the transcripts of a recording, then its line.
+        """Write the transcripts of a recording, then its line in the list of finished ones.
 
         Raises:
             UserError: the disk is full, or the folder cannot be written.
@@ -135,7 +136,7 @@ ENOUGH_FOR_PROCESSES = 600.0
 @final
 @dataclass(eq=False)
 class CallResult:
-    """Results of one call of `roundelay transcribe`."""
+    """The results of one call of `roundelay transcribe`."""
 
     # words by name of the transcript, those that were there already included.
     texts: dict[str, str] = field(default_factory=dict)
@@ -147,7 +148,7 @@ class CallResult:
     real_time_factor: float = 0.0  # seconds of one core per second of that audio
 
     def report(self, recordings: int) -> list[str]:
-        """Return lines for people: remarks, how much was done and how fast, failures."""
+        """Return lines for people: remarks, amount and speed of the work, failures."""
         lines = [*self.notes[:5], *([f"... and {len(self.notes) - 5} more"] if len(self.notes) > 5 else [])]
         done = f"{counted(recordings, 'recording')}"
         done += f", {self.kept} of them transcribed before" if self.kept else ""
@@ -169,11 +170,11 @@ def transcribe_all(
     to: TranscriptFolder | Callable[[str], None],
     progress: Progress,
 ) -> CallResult:
-    """Transcribe all recordings; the bad ones are in the result.
+    """Transcribe all recordings; failures are in the result.
 
     Args:
-        name: of the format.
-        to: a folder, in which whole transcripts are kept as they are; or a function that takes text.
+        name: name of the format.
+        to: a folder, in which finished transcripts are kept; or a function that takes text.
 
     Raises:
         UserError: several recordings cannot follow each other in this format.
@@ -201,7 +202,8 @@ def transcribe_all(
 
 
 def _shown(one: Finished, name: str, *, several: bool) -> str:
-    """Return the transcripts of a recording, one after the other; text says whose it is where there are several."""
+    """Return the transcripts of a recording in a format, one after the other; plain text is preceded by names if there
+    are several."""
     if name in ALONE and len(one.transcripts) > 1:
         channels = ", ".join(str(transcript.channel) for transcript in one.transcripts)
         raise UserError(
@@ -216,7 +218,8 @@ def _shown(one: Finished, name: str, *, several: bool) -> str:
 def _pending(
     recordings: Sequence[Recording], folder: TranscriptFolder, speaker: SpeakerIs, result: CallResult
 ) -> list[Recording]:
-    """Return recordings that are not in the folder; with all others whose speech is normalised together with theirs."""
+    """Return the recordings that are not in the folder, with all others whose speech is normalised together with
+    theirs."""
 
     def group(recording: Recording) -> str:
         return {"file": recording.name, "folder": str(recording.path.parent), "all": ""}[speaker]
@@ -231,7 +234,7 @@ def _pending(
 
 
 def options_of(options: Options, name: str) -> dict[str, object]:
-    """Return settings that decide the content of a transcript, beside the model, for `TranscriptFolder`."""
+    """Return the settings, besides the model, that decide the content of a transcript, for `TranscriptFolder`."""
     cutting = options.cutting
     return {
         "channel": options.channel,
@@ -245,6 +248,7 @@ def options_of(options: Options, name: str) -> dict[str, object]:
 
 
 def _asked(asked: Wishes) -> dict[str, object]:
-    """Return the options asked for; none, if none were, so that folders of earlier versions go on."""
+    """Return the wishes for the search as settings; empty if there are none, so that folders of earlier versions stay
+    valid."""
     told: dict[str, object] = {"nbest": asked.strings} if asked.strings else {}
     return {**told, "favour": list(asked.favoured), "bonus": asked.bonus} if asked.favoured else told

@@ -28,18 +28,18 @@ _MANY = 20
 def references(
     path: Path, names: Collection[str], clean: Cleaner | None = None, changes: Counter[Change] | None = None
 ) -> dict[str, list[str]]:
-    """Return words said, by name of the transcript, in capitals.
+    """Read the words that were said, by name of the transcript, in capitals.
 
     A .trn file has `words (name)`, where a speaker may stand before the name; any other file `name words`, as Kaldi's
-    `text`. Of one recording alone the file may hold nothing but its words.
+    `text`. For a single recording the file may hold its words alone.
 
     Args:
-        names: of the transcripts.
-        clean: writes them in a model's words.
-        changes: where to count its changes.
+        names: names of the transcripts.
+        clean: rewrites the words in those of a model.
+        changes: counts the changes by `clean`.
 
     Raises:
-        UserError: a file that cannot be read, a name that is there twice, a transcript that it does not have.
+        UserError: the file cannot be read, has a name twice, or lacks a transcript.
     """
     found = _said(path, names)
     result, lacking = {}, []
@@ -65,15 +65,15 @@ def references(
 
 
 def _compared(words: Sequence[str]) -> list[str]:
-    """Return words in upper case, accents composed."""
+    """Return words as they are compared: in upper case, with composed accents."""
     return [unicodedata.normalize("NFC", word.upper()) for word in words]
 
 
 def check_reference(path: Path, recordings: Collection[str]) -> None:
-    """Look at the reference before anything is recognised.
+    """Check the file of references before anything is recognised.
 
     Raises:
-        UserError: as `references`, where it has no line for any of these recordings.
+        UserError: as `references`; or it has no line for any of the recordings.
     """
     found = _said(path, recordings)
     if not any(name in found or _has_channels(name, found) or _with_speaker(path, name, found) for name in recordings):
@@ -81,7 +81,7 @@ def check_reference(path: Path, recordings: Collection[str]) -> None:
 
 
 def _said(path: Path, names: Collection[str]) -> dict[str, list[str]]:
-    """Return the words of a file, by the names in it."""
+    """Read the words in a file, by the names in it."""
     if (instead := _NO_REFERENCES.get(path.suffix.lower())) is not None:
         raise UserError(f"--ref {path}: trn, or lines of `NAME words` are read here; {instead}.")
     if path.suffix == ".trn":
@@ -110,7 +110,7 @@ def _said(path: Path, names: Collection[str]) -> dict[str, list[str]]:
 
 
 def _are_names(firsts: Sequence[str]) -> bool:
-    """Return True if the first words of lines look like names of recordings: with digits or lines in them, or in
+    """Return True if the first words of lines look like names of recordings: with digits or underscores in them, or in
     order."""
     alike = sum(bool(_LIKE_AN_ID.fullmatch(first)) for first in firsts)
     return 2 * alike > len(firsts) or (len(firsts) >= _SORTED and list(firsts) == sorted(firsts))
@@ -121,7 +121,8 @@ def _has_channels(name: str, found: Collection[str]) -> bool:
 
 
 def _with_speaker(path: Path, name: str, found: Mapping[str, object]) -> str | None:
-    """Return the name with a speaker, or a folder, in front."""
+    """Return the name under which `found` has a transcript, with a speaker or a folder in front; None if it has
+    none."""
     last = name.rpartition("/")[2]
     keys = [key for key in found if key == last or key.endswith((f"-{last}", f"_{last}"))]
     if len(keys) > 1:
@@ -130,7 +131,7 @@ def _with_speaker(path: Path, name: str, found: Mapping[str, object]) -> str | N
 
 
 def scored(path: Path, texts: Mapping[str, str], clean: Cleaner | None = None) -> tuple[Summary, list[str]]:
-    """Count the word errors of transcripts, by name, in upper or lower case; and remark on changes in the reference,
+    """Count the word errors of transcripts, by name, in any case; return them, and remarks on changes in the reference,
     and on sides that can hardly be of the same speech.
 
     Raises:

@@ -48,12 +48,12 @@ class CutPiece:
 
 @final
 class Stretches:
-    """Cuts one channel, which comes block by block.
+    """A cutter of one channel, which comes block by block, into stretches of pieces.
 
     Args:
-        rate: of the samples, Hz.
-        cutting: options.
-        seconds: of a stretch, at most about; longer than two pieces.
+        rate: sampling rate, Hz.
+        cutting: options of cutting.
+        seconds: approximate largest length of a stretch, which must exceed two pieces.
     """
 
     def __init__(self, rate: int, cutting: Cutting, seconds: float = STRETCH_SECONDS) -> None:
@@ -64,7 +64,7 @@ class Stretches:
         self.samples = 0  # given so far
 
     def push(self, samples: Samples) -> Iterator[list[CutPiece]]:
-        """Yield the stretches that end with these samples (N,)."""
+        """Take the next samples (N,); yield the stretches that are complete now."""
         step = self._rate * 10  # a block may be longer than a stretch
         for begin in range(0, len(samples), step):
             block = samples[begin : begin + step]
@@ -75,7 +75,7 @@ class Stretches:
                 yield pieces
 
     def finish(self) -> list[CutPiece]:
-        """Return the pieces that are left. A short recording with speech is left as it is."""
+        """Return the remaining pieces; a short recording with speech stays one piece."""
         short = self.samples <= min(self._cutting.whole, self._cutting.longest) * self._rate
         if self._activity.first > 0 or not short:
             return self._cut(last=True)
@@ -104,7 +104,7 @@ class Stretches:
         return pieces
 
     def _at(self, frame: int) -> int:
-        """Return the first sample of a frame."""
+        """Return the number of a frame's first sample."""
         return frame * self._rate // FRAMES_PER_SECOND
 
 
@@ -124,14 +124,14 @@ class SaidWords(Protocol):
 
 
 class Recogniser(Protocol):
-    """A model, as transcription needs it."""
+    """A recogniser as transcription needs it, such as a packed model."""
 
     @property
     def sample_rate(self) -> int:
-        """Rate of the samples it takes, Hz."""
+        """Sampling rate of the samples to recognise, Hz."""
 
     def in_vocabulary(self, words: Iterable[str]) -> tuple[list[str], list[str]]:
-        """Return the words that it can recognise, as it spells them, and the others."""
+        """Divide words into those that can be recognised, in the recogniser's spelling, and the others."""
 
     def recognise_many(
         self,
@@ -141,7 +141,7 @@ class Recogniser(Protocol):
         times: bool = True,
         asked: Wishes = WORDS_ALONE,
     ) -> Iterator[tuple[str, Sequence[SaidWords]]]:
-        """Yield the words of all pieces (N,) of each of these speakers, in order."""
+        """Yield the words of all pieces (N,) of each speaker, in order."""
 
 
 @final
@@ -150,11 +150,11 @@ class Options:
     """Options of transcribing.
 
     Attributes:
-        channel: from 1; 0 for their mean; None for each by itself (channels that are the same are one).
-        speaker: whose speech is normalised together.
-        workers: processes; 0 for as many as there are cores, 1 for none but this one.
+        channel: number from 1; 0 for the mean of all; None for each by itself (equal channels are one).
+        speaker: recordings or channels that are normalised together as one speaker's.
+        workers: number of processes; 0 for as many as there are cores, 1 for this process alone.
         most_seconds: a longer recording is refused.
-        times: words get times and confidences, which takes as long as the search again.
+        times: True for times and confidences of words, which take as long again as the search.
         asked: alternatives, and words to favour; `Model.in_vocabulary` finds them.
     """
 
@@ -170,7 +170,7 @@ class Options:
 @final
 @dataclass(frozen=True, repr=False)
 class Finished:
-    """A recording, with its transcripts by channel, or its fault; `note` has other remarks."""
+    """The result for a recording: its transcripts by channel, or its fault; `note` has other remarks."""
 
     recording: Recording
     transcripts: tuple[ChannelTranscript, ...] = ()
@@ -198,7 +198,7 @@ class Finished:
 @final
 @dataclass(eq=False)
 class _Underway:
-    """A recording, while it is read and recognised."""
+    """A recording while it is read and recognised."""
 
     recording: Recording
     segments: dict[int, list[Segment]] = field(default_factory=dict)  # by channel from 1
@@ -235,7 +235,7 @@ class _Underway:
 
 @dataclass(frozen=True, eq=False)
 class _Part:
-    """A piece, and whose it is."""
+    """A piece, with the recording and channel that it belongs to."""
 
     of: _Underway
     channel: int
@@ -244,12 +244,12 @@ class _Part:
 
 @final
 class Transcriber:
-    """Transcribes recordings with a model.
+    """A transcription of recordings by a model.
 
     Attributes:
-        seconds: of audio that was recognised, all channels together: pieces with speech.
-        heard: seconds of audio that these were cut from.
-        processor_seconds: that this took, in all processes; known when all is done.
+        seconds: seconds of recognised audio, all channels together: pieces with speech.
+        heard: seconds of audio from which the pieces were cut.
+        processor_seconds: processor seconds of all processes; known at the end.
     """
 
     def __init__(self, model: Recogniser, options: Options = Options()) -> None:
@@ -263,7 +263,8 @@ class Transcriber:
         return self.processor_seconds / max(self.heard, 1e-9)
 
     def run(self, recordings: Sequence[Recording], progress: Progress | None = None) -> Iterator[Finished]:
-        """Yield each recording, as soon as it and all before it are done. One that cannot be used stops no other."""
+        """Transcribe recordings; yield the result of each as soon as it and all before it are done. One that cannot be
+        used does not stop the others."""
         progress, begun = progress or Silent(), _processor_seconds()
         known = total_seconds(recordings)
         progress.start("transcribing", len(recordings) if known is None else round(known))
@@ -304,7 +305,7 @@ class Transcriber:
     def _units(
         self, recordings: Sequence[Recording], sent: deque[list[_Part]]
     ) -> Iterator[tuple[str, Sequence[Samples]]]:
-        """Yield samples of pieces that are normalised together; the pieces themselves go to `sent`."""
+        """Yield the samples of pieces that are normalised together, and append the pieces to `sent`."""
         for number, parts in enumerate(self._together(recordings)):
             sent.append(parts)
             yield str(number), [part.piece.samples for part in parts]
@@ -360,7 +361,7 @@ class Transcriber:
         here.read = True
 
     def _chosen(self, sound: Sound) -> Iterator[dict[int, Samples]]:
-        """Yield the samples of every block, by channel from 1, of the channels that are wanted."""
+        """Yield the samples of every block, by channel from 1, for the channels wanted."""
         wanted, alike = self._options.channel, None
         sound.check(wanted or 0)
         most, taken = self._options.most_seconds * sound.rate, 0
@@ -377,7 +378,7 @@ class Transcriber:
 
 
 def total_seconds(recordings: Sequence[Recording]) -> float | None:
-    """Return the length of all recordings, as far as their headers say; None where one does not."""
+    """Return the length of all recordings, from their headers; None if one has no length."""
     total = 0.0
     for recording in recordings:
         try:
@@ -391,13 +392,13 @@ def total_seconds(recordings: Sequence[Recording]) -> float | None:
 
 
 def _alike(block: Samples) -> bool:
-    """Return True if all channels of a block (N, C) hold the same sound; not of silence, which says nothing."""
+    """Return True if all channels of a block (N, C) hold the same sound; False for silence, which tells nothing."""
     mean = block.mean(1, keepdims=True)
     loud = float(np.sqrt(np.mean(np.square(mean))))
     return loud > 0 and float(np.sqrt(np.square(block - mean).mean(0).max())) <= _ALIKE * loud
 
 
 def _processor_seconds() -> float:
-    """Return processor time of this process and of those it has started and that have ended."""
+    """Return the processor seconds of this process, and of its children that have ended."""
     used = [resource.getrusage(who) for who in (resource.RUSAGE_SELF, resource.RUSAGE_CHILDREN)]
     return sum(one.ru_utime + one.ru_stime for one in used)

@@ -15,14 +15,14 @@ UNSURE = "fit too many word strings to tell how sure the words are: they have no
 
 
 def without_confidences(timed: Sequence[TimedWord]) -> bool:
-    """Return True if words have times, and no confidence."""
+    """Return True if words have times but no confidences."""
     return any(word.confidence is None for word in timed)
 
 
 @final
 @dataclass(frozen=True)
 class Segment:
-    """Words between two cuts; all times are in seconds from the beginning of the recording."""
+    """A segment of a transcript: the words between two cuts, with times in seconds from the recording's beginning."""
 
     start: float
     end: float
@@ -64,8 +64,8 @@ def placed(
     end: float,
     alternatives: Alternatives = NO_ALTERNATIVES,
 ) -> Segment:
-    """Return a segment of words whose times, if they have any, count from its beginning; words without times share it
-    evenly, and have no confidence."""
+    """Make a segment from words whose times, if they have any, count from the segment's beginning; words without times
+    divide it evenly, and have no confidence."""
     if len(timed) == len(words):
         moved = tuple(dataclasses.replace(word, start=start + word.start) for word in timed)
         return Segment(start, end, moved, alternatives)

@@ -25,7 +25,7 @@ WORD_START = "\u2581"
 
 @dataclass(frozen=True)
 class UnitSet:
-    """Units in the order of a model's columns, and how words are written in them."""
+    """A set of units, in the order of a model's columns, with the rules by which words are written in them."""
 
     names: tuple[str, ...]  # of the U units, columns 1 to U
     spelled: bool = False  # units are pieces of written words; else they are phones, and a lexicon has the words
@@ -40,7 +40,7 @@ class UnitSet:
 
     @cached_property
     def numbers(self) -> dict[str, int]:
-        """Each unit's number, from 1: its column, where there is a blank."""
+        """Number of each unit, from 1: its column, if there is a blank."""
         return {name: number for number, name in enumerate((BLANK, *self.names))}
 
     @cached_property
@@ -49,7 +49,7 @@ class UnitSet:
         return {(left, right): rank for rank, (left, right) in enumerate(pairs)}
 
     def spell(self, word: str) -> tuple[str, ...] | None:
-        """Return the word in pieces; None where one of its characters is no unit, or units are phones."""
+        """Split a word into pieces; return None if one of its characters is no unit, or units are phones."""
         if not self.spelled:
             return None
         pieces = [WORD_START, *word]
@@ -64,14 +64,14 @@ class UnitSet:
         return tuple(pieces)
 
     def lexicon(self, words: Iterable[str]) -> Lexicon | None:
-        """Return words as they are spelled, those that can be; None where units are phones."""
+        """Return the lexicon of words by their spelling, for those that can be spelled; None if units are phones."""
         if not self.spelled:
             return None
         return Lexicon({word: (pieces,) for word in words if (pieces := self.spell(word)) is not None})
 
     def written(self, words: Sequence[str], lexicon: Lexicon) -> tuple[str, ...] | None:
-        """Return words as units: as spelled, or by their first pronunciation, without silence; None where one of them
-        cannot be written."""
+        """Return the units of words: by spelling, or by their first pronunciation without silence; None if one cannot
+        be written."""
         found: list[str] = []
         for word in words:
             units = self.spell(word) if self.spelled else lexicon.pronunciations.get(word, (None,))[0]
@@ -106,12 +106,12 @@ class UnitsConfig(ABC):
         """Return the units of a corpus: a function of its lexicon and training transcripts alone.
 
         Raises:
-            UserError: they have a name that is reserved.
+            UserError: a unit would have a reserved name.
         """
 
 
 def merged(pieces: Sequence[str], left: str, right: str) -> list[str]:
-    """Return `pieces` with `left` followed by `right` made one, from the left."""
+    """Merge every `left` followed by `right` in `pieces` into one, from the left."""
     found: list[str] = []
     at = 0
     while at < len(pieces):
@@ -122,10 +122,10 @@ def merged(pieces: Sequence[str], left: str, right: str) -> list[str]:
 
 
 def characters_of(words: Iterable[str]) -> tuple[str, ...]:
-    """Return the mark of a beginning, then all characters of the words, sorted.
+    """Return the mark of a word's beginning, then all characters of the words, sorted.
 
     Raises:
-        UserError: a word has that mark in it; names it.
+        UserError: a word has that mark in it; names the word.
     """
     every: set[str] = set()
     for word in words:

@@ -35,7 +35,7 @@ class Bpe(UnitsConfig):
 
 
 def learned(counts: Mapping[str, int], number: int) -> list[tuple[str, str]]:
-    """Return pairs that become one piece, in that order, until there are `number` new pieces; `counts` of words."""
+    """Return the pairs that become one piece, in order, until there are `number` new pieces; `counts` are of words."""
     words = {word: [WORD_START, *word] for word in counts}
     frequency: Counter[tuple[str, str]] = Counter()
     users: dict[tuple[str, str], set[str]] = {}  # words that a pair has been seen in

@@ -12,12 +12,12 @@ from dataclasses import dataclass
 from functools import cached_property
 
 FURTHER = "~"
-"""Behind the name of a phone: its second frame and all further ones."""
+"""Suffix of a phone's name for its second frame and all further ones."""
 
 
 @dataclass(frozen=True)
 class PhoneStates:
-    """Columns of phones."""
+    """The kinds of columns of phones: states, context, and pairs with columns of their own."""
 
     silence: str  # its name
     states: int = 2  # columns of a phone: 2, its first frame and all others, or 1
@@ -28,7 +28,7 @@ class PhoneStates:
         return (self.silence, *spoken)
 
     def columns(self, spoken: Sequence[str]) -> tuple[str, ...]:
-        """Return names of all columns: of phones, then of pairs as `LEFT-PHONE`."""
+        """Return the names of all columns: of phones, then of pairs as `LEFT-PHONE`."""
         names = [*self.phones(spoken), *(pair.replace(" ", "-") for pair in self.pairs)]
         return tuple(name + mark for name in names for mark in ("", FURTHER)[: self.states])
 
@@ -39,7 +39,7 @@ class PhoneStates:
 
 @dataclass(frozen=True)
 class Emitted:
-    """Columns of phones between others, as numbers."""
+    """The columns of phones after others, as numbers."""
 
     states: PhoneStates
     spoken: tuple[str, ...]

@@ -57,7 +57,7 @@ def codec_of(name: object, numbers: Sequence[float] = ()) -> Codec:
     """
     form = FORMS.get(name) if isinstance(name, str) else None
     if form is None:
-        raise ValueError(f"the form {name!r} is none of ours")
+        raise ValueError(f"there is no codec {name!r}")
     options = [option.name for option in dataclasses.fields(form) if option.name != "memory"]
     if len(numbers) < len(options) or not all(isinstance(number, int | float) for number in numbers):
         raise ValueError(f"the form {name} has {len(options)} numbers, not {numbers}")

@@ -43,7 +43,7 @@ class Sparse(Codec):
 
     def __post_init__(self) -> None:
         if not 0 < self.density <= 1:
-            raise ValueError(f"a share of {self.density} of all elements is sent: it is above 0 and up to 1")
+            raise ValueError(f"density is {self.density}: the share of elements that is sent is above 0, up to 1")
 
     def bytes_of(self, elements: int) -> int:
         whole, rest = divmod(elements, SPARSE_BLOCK)

@@ -25,7 +25,7 @@ from typing import Any, final
 from torch import Tensor
 
 from roundelay.algorithms.local_update import LocalOptimizer
-from roundelay.core.effects import Gather, Reach
+from roundelay.core.effects import Exchange, Gather, Reach
 from roundelay.core.errors import UserError
 from roundelay.core.files import json_line
 from roundelay.core.state import Gradient
@@ -81,7 +81,7 @@ class Carrying(threading.Thread):
         self._rows, self._turns = access.rows, turns
         self._tables, self._alive = access.arena.view(TurnTables), access.arena.liveness.alive
         self._learners = turns.learners
-        self._exchanges, self._stopped = RepeatedExchanges(folder, turns.learners), False
+        self.exchanges, self._stopped = RepeatedExchanges(folder, turns.learners), False
 
     def done(self, actor: int) -> int:
         """Return the number of events that an actor has done."""
@@ -121,7 +121,7 @@ class Carrying(threading.Thread):
             if not self._may(actor, event):
                 return number > first
             if event.kind is not Kind.BIDDEN:
-                self._exchanges.do(self._rows[row], event)
+                self.exchanges.do(self._rows[row], event)
             publish(self._tables.carried, row, number + 1)
         return len(events) > first
 
@@ -386,12 +386,20 @@ class Repetition(SessionRecord):
         return RecordedState(self._events, self._place.finish_deferred, place, vectors, optimizer, tables, update)
 
     def backend(self, access: ArenaAccess, vectors: Vectors, means: Means, work: LearnerWork) -> ArenaBackend:
-        return RepeatingBackend(access, vectors, means, work, self._events)
+        self._backend = RepeatingBackend(access, vectors, means, work, self._events)
+        return self._backend
 
     def remote(self, remote: RemoteRows, row: Row) -> RemoteRows:
         if self._here is None:
             return remote
-        return RepeatedRemote(self._events, self._here, answers_of(read_events(self._folder, self._rank)))
+        events, rows, answers = self._events, self._place.access.rows, read_events(self._folder, self._rank)
+
+        def visit(effect: Exchange, request: int) -> None:
+            events.carrying.exchanges.visit(request, effect, row, rows[effect.peer])
+
+        centre = range(self._place.access.arena.layout.learners, len(rows)) if 0 in self._here else ()
+        here = (*self._here, *centre)  # which is with the first host
+        return RepeatedRemote(events, here, answers_of(answers), self._backend.reach, visit)
 
     def draw(self, sampler: int, draw: Callable[[], int | None]) -> int | None:
         event = next(self._pieces, None)

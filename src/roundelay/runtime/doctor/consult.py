@@ -42,8 +42,7 @@ HELLO = {"what": VISIT}
 """First word of every visitor's link."""
 ECHOES, ECHO_SECONDS = 50, 1.5
 SMALLEST, LARGEST, ENOUGH_SECONDS = 1 << 18, 1 << 26, 0.4
-"""Bytes of messages that measure a link: from the smallest on each is four times as large, until one takes
-`ENOUGH_SECONDS`."""
+"""Bytes of messages that measure a link, each four times the last, until one takes `ENOUGH_SECONDS`."""
 AGAIN = 2
 """Repetitions of the largest message; the fastest counts."""
 
@@ -149,6 +148,7 @@ class VisitServer:
         threading.Thread(target=self._serve, args=(link,), daemon=True, name="doctor's visitor").start()
 
     def _serve(self, link: Link) -> None:
+        """Answer a visiting doctor's messages until it hangs up."""
         link.largest = LARGEST
         try:
             while True:

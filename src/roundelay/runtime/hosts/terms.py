@@ -187,18 +187,24 @@ def check_may_be_recorded(strategy: Strategy, options: HostOptions, on_gpus: boo
     Raises:
         UserError: no; says why, and names some that can.
     """
-    synchronous, centre = strategy.traits.synchronous, strategy.traits.model == "centre"
-    if centre or (strategy.memory and not synchronous):
-        what = "a centre" if centre else "more than rows"
+    synchronous, gathers = strategy.traits.synchronous, strategy.traits.rebuilt_from == "gathering_base"
+    if gathers or (strategy.memory and not synchronous and strategy.traits.model != "centre"):
+        what = "gathers a quorum" if gathers else "exchanges more than rows"
         raise UserError(
-            f"record: {strategy.label} on several hosts cannot be recorded: it exchanges {what} "
-            "between them, and a replay knows of rows of learners alone. Choose another strategy (adpsgd, hadpsgd, "
-            "divshare, or a synchronous one), record learners of one host, or leave record out."
+            f"record: {strategy.label} on several hosts cannot be recorded: it {what} between them, of which a replay "
+            "knows nothing. Choose another strategy (adpsgd, hadpsgd, divshare, asgd, easgd, or a synchronous one), "
+            "record learners of one host, or leave record out."
         )
-    if synchronous and (not options.codec.exact or options.library(on_gpus)):
+    centre = strategy.traits.model == "centre"
+    if (synchronous or centre) and (not options.codec.exact or options.library(on_gpus)):
         raise UserError(
-            "record: means between hosts are repeated to the bit where they go along the chain in full precision: "
-            "leave wire and means between hosts out, or record."
+            "record: means between hosts, and exchanges with a centre, are repeated to the bit where they go along the "
+            "chain and in full precision: leave wire and means between hosts out, or record."
+        )
+    if centre and on_gpus:
+        raise UserError(
+            f"record: {strategy.label} on several hosts, whose learners compute on GPUs, cannot be recorded: exchanges "
+            "with a centre are repeated in the memory of the host alone. Choose the CPU, or leave record out."
         )
 
 

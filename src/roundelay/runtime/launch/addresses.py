@@ -91,4 +91,4 @@ def own_address(ways: Sequence[str], rank: int) -> str:
                     f"rank {rank}: MASTER_ADDR is {ways[0]!r}, which cannot be reached from here ({error.strerror}). "
                     "Mend it, or say by --listen ADDRESS which address of this host the others are to use."
                 ) from error
-    raise ValueError("no way is given")
+    raise ValueError("no address is given")

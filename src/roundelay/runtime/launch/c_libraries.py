@@ -11,8 +11,7 @@ import os
 from collections.abc import MutableMapping
 
 FROM_KERNEL, KEEP = 1 << 30, (1 << 31) - 1
-"""Bytes from which a piece of memory comes straight from the kernel, and most free bytes that are kept for the next
-step."""
+"""Bytes from which memory comes straight from the kernel, and most free bytes kept for the next step."""
 SPIN = "GOMP_SPINCOUNT"
 _TRIM_THRESHOLD, _MMAP_THRESHOLD = -1, -3  # of mallopt
 
@@ -28,8 +27,7 @@ def keep_freed() -> None:
 
 
 def keep_freed_in(environment: MutableMapping[str, str]) -> None:
-    """Have processes to be started in `environment` keep freed memory for the next step, unless the user has decided
-    otherwise."""
+    """Have processes in `environment` keep freed memory for the next step, unless the user has decided otherwise."""
     environment.setdefault("MALLOC_MMAP_THRESHOLD_", str(FROM_KERNEL))
     environment.setdefault("MALLOC_TRIM_THRESHOLD_", str(KEEP))
 

@@ -296,10 +296,10 @@ def receive_fact(connection: socket.socket, seconds: float = MESSAGE_SECONDS) ->
         head += _receive_exactly(connection, LENGTH.size - len(head))
         (length,) = LENGTH.unpack(head)
         if length > MESSAGE_BYTES:
-            raise ValueError(f"a message of {length:,} bytes")
+            raise ValueError(f"a message of {length:,} bytes is too long")
         fact = parse_json(_receive_exactly(connection, length))
         if not isinstance(fact, dict):
-            raise ValueError("a message that is no object")
+            raise ValueError("a message that is not a JSON object")
     except BaseException:
         close_all(descriptors)
         raise

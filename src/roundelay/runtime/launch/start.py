@@ -259,8 +259,7 @@ def _environment(learners: int, ended: int, torchrun_names: bool, prefix: bool) 
 
 
 def _share_of_hosts(learners: int, say: Callable[[str], None]) -> tuple[Sequence[int], int, dict[str, str]]:
-    """Return the ranks of this host's learners, the number of learners on all hosts, and variables for the meeting of
-    hosts.
+    """Return the ranks of this host's learners, the number on all hosts, and variables for the meeting of hosts.
 
     There are several hosts only if the environment says both where they meet and how many learners are here, or has a
     secret for hosts of one learner each. Other variables may be left over from another launcher, and are ignored; `say`
@@ -306,8 +305,7 @@ def _free_port() -> int:
 def _start(
     arguments: list[str], environment: Mapping[str, str], piped: bool
 ) -> tuple["subprocess.Popen[bytes]", int, int]:
-    """Start a process; return it and, if `piped`, the descriptors of its standard output and error, which the caller
-    closes."""
+    """Start a process; return it and, if `piped`, descriptors of its output and error, which the caller closes."""
     parent = os.getpid()
     out, error = (os.pipe2(os.O_CLOEXEC) if piped else (-1, -1) for _ in range(2))
     try:
@@ -373,8 +371,7 @@ def _wait(
 
 
 def _write_all(output: Output, told: Sequence[int]) -> None:
-    """Write all waiting output, however slowly it is read; once the launcher was told to end, for at most
-    ENDING_SECONDS."""
+    """Write all waiting output, however slowly it is read; for ENDING_SECONDS once the launcher was told to end."""
     told_at = 0.0
     while not output.flush(WATCH_SECONDS):
         if ENDING & set(told):

@@ -325,8 +325,7 @@ class HostPlace:
 
 
 def read_place(listen: str | None = None, environment: Mapping[str, str] = os.environ) -> HostPlace | None:
-    """Read this host's place from the variables of `torchrun` or Roundelay, whatever has set them; None: there are
-    none.
+    """Read this host's place from the variables of `torchrun` or Roundelay; None if there are none.
 
     LOCAL_RANK and LOCAL_WORLD_SIZE may both be missing: then each process is a host with one learner.
 
@@ -345,7 +344,7 @@ def read_place(listen: str | None = None, environment: Mapping[str, str] = os.en
     begin = 0 if begin == learners else begin
     local = {name: given.text(name) for name in ("LOCAL_RANK", "LOCAL_WORLD_SIZE")}
     if None in local.values() and set(local.values()) != {None}:
-        raise UserError(f"rank {rank}: of LOCAL_RANK and LOCAL_WORLD_SIZE only one is set; set both, or neither.")
+        raise UserError(f"rank {rank}: only one of LOCAL_RANK and LOCAL_WORLD_SIZE is set; set both, or neither.")
     several = local["LOCAL_RANK"] is not None
     local_rank = given.number("LOCAL_RANK") if several else 0
     local_size = given.number("LOCAL_WORLD_SIZE") if several else 1
@@ -421,7 +420,7 @@ def read_by_hand(
     secret, there = _read_secret(environment, 0), [listening(text, 0) for text in others]
     for text, (_, port) in zip(others, there, strict=True):
         if not port:
-            raise UserError(f"{text!r}: write ADDRESS:PORT, as the one who listens there says it.")
+            raise UserError(f"{text!r}: write ADDRESS:PORT, as the host that listens there names it.")
     if listen is None and not there:
         raise UserError("say by --listen ADDRESS where to listen.")
     relay = read_relay(listen, 1, "")

@@ -19,7 +19,7 @@ from torch import Tensor
 
 from roundelay.algorithms.averaging import weighted_mean
 from roundelay.algorithms.local_update import LocalOptimizer
-from roundelay.core.effects import Gather, Reach
+from roundelay.core.effects import Exchange, Gather, Reach
 from roundelay.core.errors import UserError
 from roundelay.core.progress import Progress
 from roundelay.core.state import Gradient, Snapshot
@@ -143,6 +143,9 @@ class HostExchanges(Protocol):
 
     def do(self, row: Row, event: TraceEvent) -> None:
         """Do an event to a row, which is at its version."""
+
+    def visit(self, request: int, effect: Exchange, mine: Row, centre: Row) -> None:
+        """Do an exchange with the centre, for which the learner of row `mine` has asked by that request."""
 
 
 class Stage:
@@ -387,13 +390,24 @@ class RepeatedRemote(RemoteRows):
     """The way to rows of learners that were on other hosts: asked as it was, and answered when it was.
 
     Args:
-        here: the learners of this one's host.
+        here: rows of this one's host.
         answers: the looks that each answer took, in order; 0: it was waited for.
+        reach: does an effect whose event is the next.
+        visit: does an exchange with the centre, by the number of its request.
     """
 
-    def __init__(self, events: Recorded, here: Sequence[int], answers: Iterator[int]) -> None:
+    def __init__(
+        self,
+        events: Recorded,
+        here: Sequence[int],
+        answers: Iterator[int],
+        reach: Callable[[Reach], int | None],
+        visit: Callable[[Exchange, int], None],
+    ) -> None:
         self._events, self._here, self._answers = events, here, answers
-        self._looks = self._looked = 0
+        self._reach, self._visit = reach, visit
+        self._looks = self._looked = self._request = 0
+        self._effect: Reach
 
     def takes(self, row: int) -> bool:
         return row not in self._here
@@ -405,7 +419,9 @@ class RepeatedRemote(RemoteRows):
         assert isinstance(effect, Reach)  # what has gatherings between hosts is not recorded
         event = self._events.look(Kind.ASKED)
         self._events.note(Kind.ASKED, effect.peer, event.mine)
-        self._looks, self._looked = next(self._answers, 0), 0
+        self._effect, self._request = effect, event.mine
+        follows = self._events.next_is(Kind.VISITED, Kind.FETCH)
+        self._looks, self._looked = 0 if follows else next(self._answers, 0), 0
 
     @property
     def through(self) -> bool:
@@ -413,7 +429,15 @@ class RepeatedRemote(RemoteRows):
         return self._looked == self._looks
 
     def wait(self, peer: int) -> int | None:
-        event = self._events.look(Kind.ANSWERED)
+        effect, event = self._effect, self._events.look(Kind.ANSWERED, Kind.VISITED, Kind.FETCH)
+        if event.kind is Kind.FETCH:
+            return self._reach(effect)
+        if event.kind is Kind.VISITED:
+            assert isinstance(effect, Exchange)
+            self._events.take(Kind.VISITED)
+            self._visit(effect, self._request)
+            self._events.changed()
+            return event.theirs + 1
         self._events.note(Kind.ANSWERED, peer, event.mine, event.theirs, event.value)
         self._events.changed()
         return None if event.theirs < 0 else event.theirs

@@ -18,7 +18,7 @@ from typing import Any, final
 import torch
 from torch import Tensor
 
-from roundelay.core.effects import Gather, Grad, GradMean, Mean, Mix, Reach
+from roundelay.core.effects import Exchange, Gather, Grad, GradMean, Mean, Mix, Reach
 from roundelay.core.errors import UserError
 from roundelay.core.progress import Progress
 from roundelay.core.state import Gradient, Minibatch, Statistics
@@ -85,10 +85,10 @@ class StagedEvents(Recorded):
 
 
 class RecordedLearner(ClockedBackend):
-    """Repeats the acts of learner `rank`: the backend of its engine. `here` are the learners of its host, of several;
+    """Repeats the acts of learner `rank`: the backend of its engine. `here` are the rows of its host, of several;
     None: there is one."""
 
-    def __init__(self, stage: Stage, rank: int, here: Sequence[int] | None) -> None:
+    def __init__(self, stage: Stage, rank: int, here: Sequence[int] | None, exchanges: HostExchanges | None) -> None:
         self._stage, self.rank, self._row = stage, rank, stage.rows[rank]
         self.recorded = recorded = StagedEvents(stage, rank)
         cluster, size = stage.cluster, stage.learner.parameters
@@ -105,8 +105,12 @@ class RecordedLearner(ClockedBackend):
         )
         # The step does not take deferred exchanges from there: it waits for its turn before each.
         remote = NO_REMOTE
-        if here is not None:
-            remote = RepeatedRemote(recorded, here, answers_of(stage.events[rank]))
+        if here is not None and exchanges is not None:
+
+            def visit(effect: Exchange, request: int) -> None:
+                exchanges.visit(request, effect, self._row, stage.rows[effect.peer])
+
+            remote = RepeatedRemote(recorded, here, answers_of(stage.events[rank]), self.reach, visit)
         self.engine = ClockedEngine(self._me, self, Deferred(), remote, self.recorded)
 
     def _finish_deferred(self) -> None:
@@ -320,8 +324,11 @@ class _Replay:
         events = [some.get(number, []) for some in self.events]
         carried = [some.get(number, []) for some in self.carried]
         stage = Stage(self.cluster, self.learner, entry, state, self.rows_on, events, carried, self.done)
-        hosts = {rank: here for here in self.hosts for rank in here}
-        learners = [RecordedLearner(stage, rank, hosts.get(rank)) for rank, some in enumerate(events) if some]
+        centre = [self.cluster.learners]  # with the first host
+        hosts = {rank: here + centre * (0 in here) for here in self.hosts for rank in here}
+        learners = [
+            RecordedLearner(stage, rank, hosts.get(rank), self.exchanges) for rank, some in enumerate(events) if some
+        ]
         threads = [(learner.rank, partial(self._run, learner.run)) for learner in learners]
         if self.exchanges is not None:
             carrying = [(~row, partial(stage.carry, row, some, self.exchanges)) for row, some in enumerate(carried)]
@@ -400,7 +407,7 @@ def _carried(folder: Path, events: Sequence[Mapping[int, Sequence[TraceEvent]]])
     asked = {(rank, e.mine): n for rank, some in enumerate(by_learner) for n, e in some if e.kind is Kind.ASKED}
     rows, of = [[*read_events(folder, row, carried=True)] for row in range(len(events))], dict[tuple[int, int], int]()
     for row, some in enumerate(rows):
-        bids = ((bid, sent) for bid, sent in pairwise(some) if bid.kind is Kind.BIDDEN)
+        bids = (both for both in pairwise(some) if [event.kind for event in both] == [Kind.BIDDEN, Kind.SENT])
         of |= {exchange_of(row, sent): asked.get((bid.peer, bid.mine), 0) for bid, sent in bids}
     found: list[dict[int, list[TraceEvent]]] = [{} for _ in rows]
     for row, some in enumerate(rows):

@@ -31,8 +31,8 @@ WRITTEN = Use.WRITTEN  # a plain name is faster than a member of an enumeration
 
 
 class TimedLearner(Me):
-    """A learner without vectors, as its strategy sees it (`core.state.Me`). `versions` are those of all rows, one for
-    each mutation."""
+    """A learner without vectors, as its strategy sees it (`core.state.Me`). `versions`, of all rows, count
+    mutations."""
 
     SUMS = ("frames", "counted_steps", "stale_sum")
 

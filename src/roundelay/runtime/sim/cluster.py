@@ -138,7 +138,7 @@ class Allreduce:
 
 
 def measured(table: Mapping[str, float], learners: int) -> float:
-    """Return the seconds of a mean among `learners`, interpolated in a table (not empty) of measured ones by number of
+    """Return the seconds of a mean among `learners`, from a table (not empty) of measured ones by number of
     learners."""
     points = [(1, 0.0), *_by_number(table, "seconds")]
     last, seconds = points[-1]

@@ -292,8 +292,7 @@ class Prices:
         return known
 
     def rested(self, group: tuple[int, ...], cost_ns: int, idle_ns: int) -> int:
-        """Return the nanoseconds of a mean of models that usually costs `cost_ns`, after `idle_ns` without one in its
-        group."""
+        """Return the nanoseconds of a mean of models that usually costs `cost_ns`, after `idle_ns` without one."""
         link = self.cluster.links.between
         if link.restart == 1 or idle_ns < nanoseconds(link.idle) or len({self.places[rank] for rank in group}) == 1:
             return cost_ns

@@ -299,8 +299,7 @@ class SimRuntime(Runtime):
             self._versions[:] = 2 * np.array(self._timed[0].versions)
 
     def state(self) -> ClusterState:
-        """Return a copy of all learners' state; a dead learner gets that of a living one, with which it would
-        return."""
+        """Return a copy of all learners' state; a dead learner gets that of a living one, to return with."""
         source = [rank if there else self._lives.neighbour(rank) for rank, there in enumerate(self._lives.alive)]
         vectors = {
             name: (value[source] if len(value) > 1 else value.clone()).cpu() for name, value in self._vectors.items()

@@ -119,16 +119,14 @@ class Gradients:
         self._found.clear()
 
     def ask(self, rank: int, at: Snapshot, batch: Minibatch) -> None:
-        """Ask for a gradient of learner `rank`, whose snapshot stays unchanged until `take`, since the learner
-        waits."""
+        """Ask for a gradient of learner `rank`, which waits, so that its snapshot stays unchanged until `take`."""
         if self.together:
             self._asked[rank] = (at.vector, batch)
         else:
             self._found[rank] = self._gradient(rank, at.vector, batch)
 
     def take(self, rank: int) -> Statistics:
-        """Compute the gradient that learner `rank` asked for, if need be, into its row of `out`; return its
-        statistics."""
+        """Compute learner `rank`'s gradient, unless it is done, into its row of `out`; return its statistics."""
         if rank in self._asked:
             self._compute()
         return self._found.pop(rank)

@@ -351,8 +351,7 @@ class VirtualWorld:
             self._give_later(ticket, cost_ns)
 
     def _give_later(self, ticket: Ticket, cost_ns: int) -> None:
-        """Give a learner its mean at the mean's end; a learner that performs the mean itself pays its cost in
-        the wait."""
+        """Give a learner its mean at the mean's end; one that performs the mean itself pays in the wait."""
         if ticket.begun and not self.background:
             ticket.cost_ns, cost_ns = cost_ns, 0
         self.clock.at(self.clock.now_ns + cost_ns, _give, (ticket,))

@@ -218,8 +218,7 @@ def _length(path: Path) -> tuple[int, int] | str:
 
 
 def write_part(folder: Path, part: str, utterances: Sequence[Utterance], audio_folder: Path) -> None:
-    """Write Lhotse manifests `recordings_PART`, `supervisions_PART` and `cuts_PART`, each `.jsonl.gz`; paths of audio
-    are absolute.
+    """Write Lhotse's `recordings_PART`, `supervisions_PART`, `cuts_PART`, each `.jsonl.gz`; audio paths are absolute.
 
     Every utterance is a cut with one supervision, both of its id and its length.
 

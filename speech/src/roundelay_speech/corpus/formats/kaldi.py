@@ -299,6 +299,7 @@ def _lengths(wav: Table, root: Path, pipes: Pipes | None, progress: Progress) ->
 def _in_recording(
     name: str, stretch: Stretch, lengths: Mapping[str, _Recording | str], wav: Table, files: _Files
 ) -> _Extent:
+    """Return an utterance's samples in its recording. Raise `Unusable` if they do not lie in it."""
     recording = lengths[stretch.recording]
     if isinstance(recording, str):
         raise Unusable(f"{wav.at(stretch.recording)}: {recording}")

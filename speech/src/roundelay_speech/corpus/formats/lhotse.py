@@ -156,8 +156,7 @@ def _guarded(reading: _Reading, at: str, work: Callable[..., None], *arguments: 
 
 
 def _records(path: Path, faults: list[str]) -> Iterator[tuple[str, dict[str, Any]]]:
-    """Yield `FILE:LINE` and object of every line; a line that cannot be read is noted in `faults`, and may end the
-    reading."""
+    """Yield `FILE:LINE` and object of every line; unreadable lines are noted in `faults`, and may end the reading."""
     number = 0
     try:
         with gzip.open(path, "rb") if path.suffix == ".gz" else open(path, "rb") as file:
@@ -218,6 +217,7 @@ def _supervision_alone(
     recordings: Mapping[str, tuple[str, dict[str, Any]]],
     root: Path,
 ) -> None:
+    """Add the utterance of a supervision that no cut has, or keep it for Lhotse to load."""
     named = _text(supervision, "recording_id")
     if named not in recordings:
         raise _Fault(f"its recording {named} is in no line of the recordings")
@@ -260,6 +260,7 @@ def _utterance(
 def _on_grid(
     name: str, supervision: Mapping[str, Any], offset: float, source: _RecordingFile, channel: int
 ) -> Utterance:
+    """Return the utterance of a supervision, its start and end rounded to samples of its recording."""
     rate = source.sampling_rate
     start = offset + _seconds(supervision, "start", True)
     seconds = _seconds(supervision, "duration", False)

@@ -139,6 +139,7 @@ def _kinds(record: object) -> list[str]:
 def _utterance(
     cut: Mapping[str, Any], loaded: Any, supervision: Any, since: float, options: LhotseOptions
 ) -> Utterance:
+    """Write a cut's samples as a WAV file, unless a newer one is there, and return their utterance."""
     text = " ".join((supervision.text or "").split())
     if not text:
         raise Unusable("empty transcript")

@@ -233,8 +233,7 @@ class _Neighbours:
         self.sums = [a + b for a, b in zip(self.sums, new, strict=True)] if self.sums else new
 
     def correlation(self) -> float:
-        """Return the mean correlation of adjacent features; 0 for a single feature, and for features that never
-        change."""
+        """Return the mean correlation of adjacent features; 0 for a single feature, and for constant ones."""
         mean, square, product = (total / self.frames for total in self.sums)
         variance = np.maximum(square - np.square(mean), 0.0)
         covariance = product - mean[1:] * mean[:-1]
@@ -243,8 +242,7 @@ class _Neighbours:
 
 
 def _statistics(utterances: Sequence[Utterance], given: GivenFeatures, width: int) -> SpeakerStats:
-    """Read the speakers' statistics from `cmvn.scp`: matrices of 2 x (F + 1), sums and the number of frames above sums
-    of squares."""
+    """Read speakers' statistics from `cmvn.scp`, 2 x (F + 1): sums and number of frames above sums of squares."""
     sums = SpeakerSums()
     problems: list[str] = []
     for speaker in sorted({u.speaker for u in utterances}):

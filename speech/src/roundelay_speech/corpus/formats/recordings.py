@@ -47,8 +47,7 @@ class RecordingOptions:
 
 @dataclass(frozen=True)
 class RecordingFolder:
-    """The content of a folder of recordings: utterances with absolute paths, those left out with reasons, and
-    oddities."""
+    """The content of a folder of recordings: utterances with absolute paths, those left out, and oddities."""
 
     utterances: list[Utterance]
     left_out: list[LeftOut] = field(default_factory=list)
@@ -191,7 +190,6 @@ def has_recordings(folder: Path) -> bool:
 
 
 def standing_splits(source: Path, usual: Sequence[str], whole: bool) -> dict[str, str]:
-    """Return the splits of a folder, if the user names none: folders of the usual names; else, with `whole`, the whole
-    folder as one."""
+    """Return the splits of a folder by default: folders of the usual names; else, with `whole`, the folder as one."""
     found = {split: split for split in usual if (source / split).is_dir()}
     return found or ({one_word(source.resolve().name): "."} if whole else {})

@@ -78,6 +78,7 @@ def _dictionary(path: Path, splits: Mapping[str, list[Utterance]]) -> Lexicon:
 def _kaldi(
     folder: Path, wanted: Mapping[str, str], root: Path, lexicon: Path | None, progress: Progress
 ) -> InspectedCorpus:
+    """Read the data directories of a folder; faults of their files are findings."""
     chosen = dict(wanted) or _directories(folder)
     splits: dict[str, list[Utterance]] = {}
     found: list[Finding] = []
@@ -133,6 +134,7 @@ def _is_data(folder: Path) -> bool:
 
 
 def _absent(chosen: Mapping[str, str], *, whole: object) -> list[Finding]:
+    """Return findings on missing splits, and on folders taken for splits of another name."""
     if not whole:
         return []
     found = [
@@ -299,8 +301,7 @@ def length_findings(
     sounds: Mapping[str, Mapping[str, SoundFacts]] | None,
     lexicon: Lexicon | None,
 ) -> list[Finding]:
-    """Return findings on transcripts that cannot be right: too many characters, or too few, for the seconds of
-    speech."""
+    """Return findings on transcripts with too many characters, or too few, for the seconds of speech."""
     listen = "Listen to these, and mend `text`: words of another utterance, missing words, or a wrong `segments` line."
     found = []
     # A word in another case than the dictionary's has the same phones.

@@ -18,8 +18,7 @@ from roundelay_speech.lexicon.lexicon import Lexicon, Pronunciation
 
 @dataclass(frozen=True)
 class Rule:
-    """A rule of transcripts: a pattern for a whole word, its replacement (words with blanks between), and the
-    reason."""
+    """A rule of transcripts: a pattern for a whole word, its replacement (one word or several), and the reason."""
 
     pattern: re.Pattern[str]
     replacement: str
@@ -60,8 +59,7 @@ _CAPITALS = re.compile(r"([A-Z]{2,})('?s)?")
 
 
 def words_of(text: str, dictionary: Lexicon | None = None) -> list[str]:
-    """Return the words of a transcript by the rules; `dictionary`, as published, decides which capitals are spelled
-    out."""
+    """Return the words of a transcript by the rules; `dictionary`, as published, decides which capitals are spelled."""
     return [made for word in text.split() for made in _made_of(word, dictionary)]
 
 

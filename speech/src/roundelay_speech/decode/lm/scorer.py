@@ -23,8 +23,7 @@ _DIGITS = 9  # of costs inside states: finer differences come from the order of 
 
 
 class Scorer(ABC):
-    """A language model that scores word by word. States are hashable, and equal only if all that follows costs the
-    same."""
+    """A language model, word by word. States are hashable, and equal only if all that follows costs the same."""
 
     @property
     @abstractmethod
@@ -157,8 +156,8 @@ class PathScorer(Scorer):
         return found
 
     def _needed(self, reached: list[tuple[int, float]], best: float) -> _Paths:
-        """Return those of the `reached` histories (each a suffix of the one before) that are cheaper than dropping
-        words later."""
+        """Return the `reached` histories (each a suffix of the one before) that are cheaper than dropping words
+        later."""
         kept = [(reached[0][0], round(reached[0][1] - best, _DIGITS))]
         node, paid = reached[0]
         cheaper = dict(reached[1:])

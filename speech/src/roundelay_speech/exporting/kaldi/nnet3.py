@@ -341,8 +341,7 @@ def _layer_norm(network: Network, name: str, source: str, norm: nn.LayerNorm) ->
 
 
 def _on_windows(weight: Float64, frontend: Frontend, seen: Seen) -> Float64:
-    """Convert a first layer on the front end's outputs, (H, outputs), to one on windows of the seen features,
-    (H, W F)."""
+    """Convert a first layer on the front end's outputs, (H, outputs), to one on windows of seen features, (H, W F)."""
     matrix, spread = _values(frontend.matrix), _values(frontend.scale)
     orders, features = spread.shape
     every = np.zeros((len(weight), len(matrix) * features))

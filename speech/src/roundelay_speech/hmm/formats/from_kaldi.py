@@ -172,5 +172,5 @@ class _PdfReader:
         scores = np.where(graph.pdfs[None] == ours[:, None], 0.0, _NEVER).astype(np.float32)
         found = align(graph, scores, (-_NEVER / 2,))
         if found is None or (found.pdfs != ours).any():
-            return "its pdfs are those of no pronunciation of its words"
+            return "its pdfs agree with no pronunciation of its words"
         return Foreign(found.phones, found.states, ours)

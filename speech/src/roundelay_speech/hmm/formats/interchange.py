@@ -163,6 +163,7 @@ def _tree(
     imported: ImportedTying | None,
     config: ImportConfig,
 ) -> DecisionTree:
+    """Return the decision tree that `--tying` asks for: the imported one, none, a grown one or a file's."""
     phones = corpus.lexicon.phones
     if config.tying == "kaldi":
         if imported is None:
@@ -190,5 +191,5 @@ def _tree(
     except UserError as error:
         raise UserError(f"{path}: {error}") from None
     if tree.phones != phones:
-        raise UserError(f"{path}: a tree of other phones than those of {corpus.folder}.")
+        raise UserError(f"{path}: the phones of this tree are not the phones of {corpus.folder}.")
     return tree

@@ -241,6 +241,7 @@ class _Apart:
         return self._special(self._tree.to_pdf, phone, pdf_class)
 
     def _special(self, node: EventMap | None, phone: int, pdf_class: int) -> _Plain:
+        """Return the map of a phone's class below `node`, left with questions on its neighbours alone."""
         if node is None:
             raise UserError(
                 f"{self._where}: the tree has no pdf for class {pdf_class} of phone "

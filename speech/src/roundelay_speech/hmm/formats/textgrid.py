@@ -283,6 +283,7 @@ def phone_id(label: str, lexicon: Lexicon) -> int | None:
 def _from_grid(
     grid: TextGrid, u: Utterance, offset: float, lexicon: Lexicon, store: FeatureStore, config: ImportConfig
 ) -> Foreign | str:
+    """Return the alignment of an utterance by its TextGrid, or the reason that there is none."""
     tier = phone_tier(grid, u.speaker)
     if tier is None:
         return f"no tier `phones`, nor one `{u.speaker} - phones`"

@@ -20,7 +20,8 @@ Pair = tuple[str | None, str | None]
 
 @dataclass(frozen=True)
 class Costs:
-    """Costs of an insertion, a deletion and a substitution; an optional word that is left out; an `@` passed over."""
+    """The costs of an alignment: of an insertion, a deletion, a substitution, an omitted optional word, and a skipped
+    `@`."""
 
     ins: int
     del_: int
@@ -29,7 +30,7 @@ class Costs:
     nothing: int = 0
 
     def alone(self, arc: Arc, price: int) -> int:
-        """Return the cost of an arc while the other side says nothing, for which a word has this price."""
+        """Return the cost of an arc without a word on the other side, where a word costs `price`."""
         if arc.word is None:
             return self.nothing if arc.optional else 0
         return self.optional if arc.optional else price
@@ -39,22 +40,20 @@ _MANY = 1 << 30  # more than the errors of any utterance
 FEWEST = Costs(_MANY, _MANY, _MANY + 1)
 """Fewest errors, then fewest substitutions: the default."""
 SCLITE = Costs(3 * _MANY + 1, 3 * _MANY + 1, 4 * _MANY + 1, optional=2 * _MANY, nothing=_MANY // 1000)
-"""As sclite weighs them; of equal costs the fewest errors (sclite takes these or those)."""
+"""The costs of sclite; of equal costs the fewest errors win (sclite takes either)."""
 
 
 @dataclass(frozen=True)
 class WordAlignment:
-    """The pairs in order, and the positions of those that differ and are right all the same.
-
-    These are optional words that are missing and fragments whose word was recognised.
-    """
+    """An alignment: the pairs in order, and the positions of pairs that differ but are right: missing optional words,
+    and fragments whose word was recognised."""
 
     pairs: tuple[Pair, ...]
     forgiven: frozenset[int] = frozenset()
 
 
 def align_words(ref: Sequence[str], hyp: Sequence[str], costs: Costs = FEWEST) -> tuple[Pair, ...]:
-    """Return a cheapest alignment of two word sequences, as (reference, hypothesis) pairs in order."""
+    """Return a cheapest alignment of two sequences of words, as (reference, hypothesis) pairs in order."""
     words = [*dict.fromkeys([*ref, *hyp])]  # numbered, so that no word can be mistaken for the gap
     number = {word: i for i, word in enumerate(words)}
     refs, hyps = [number[w] for w in ref], [number[w] for w in hyp]
@@ -73,7 +72,7 @@ def align_networks(ref: WordNetwork, hyp: WordNetwork, costs: Costs = FEWEST, fr
     Dynamic programming over pairs of nodes: time and memory go with the product of the numbers of arcs.
 
     Args:
-        fragments: whether a fragment is right against a word that begins or ends like it, on whichever side it is.
+        fragments: True if a fragment, on either side, is right against a word that begins or ends like it.
     """
     # costs[i][j] and steps[i][j], how it was reached: as for two strings, except that a node may be reached by several
     # arcs. Nodes are numbered so that an arc comes from a smaller number. The loops are plain for speed.
@@ -112,7 +111,8 @@ def align_networks(ref: WordNetwork, hyp: WordNetwork, costs: Costs = FEWEST, fr
 
 
 _Step = tuple[int, int, Pair, bool]
-"""Nodes of reference and hypothesis before, the pair between (both None where nothing is said), whether forgiven."""
+"""A step of an alignment: the nodes of reference and hypothesis before, the pair between (both None if nothing is
+said), and whether it is forgiven."""
 _BEGIN: _Step = (0, 0, (None, None), False)
 
 

@@ -51,9 +51,9 @@ class ErrorCounts:
 
 @dataclass(frozen=True)
 class UtteranceScore:
-    """One utterance: its errors and the alignment they were counted on.
+    """The score of one utterance: its errors, and the alignment on which they were counted.
 
-    `forgiven` are the positions of pairs that differ and are right all the same (see `align.Alignment`).
+    `forgiven` are the positions of pairs that differ but are right (see `align.WordAlignment`).
     """
 
     id: str
@@ -69,18 +69,18 @@ class UtteranceScore:
 
 @dataclass(frozen=True)
 class Score:
-    """All utterances of a split, in the order of the references."""
+    """The score of a split: its utterances, in the order of the references."""
 
     utterances: tuple[UtteranceScore, ...]
 
     @property
     def errors(self) -> ErrorCounts:
-        """Summed over utterances."""
+        """Errors summed over utterances."""
         return sum((utterance.errors for utterance in self.utterances), ErrorCounts())
 
     @property
     def wrong_utterances(self) -> int:
-        """Utterances with at least one error."""
+        """Number of utterances with at least one error."""
         return sum(utterance.errors.total > 0 for utterance in self.utterances)
 
     def __str__(self) -> str:
@@ -90,7 +90,7 @@ class Score:
 
 
 def count_errors(pairs: Iterable[Pair], forgiven: frozenset[int] = frozenset()) -> ErrorCounts:
-    """Return the errors an alignment shows.
+    """Count the errors of an alignment.
 
     An optional word that is missing counts among the reference words, as correct (sclite's convention).
     """
@@ -112,14 +112,14 @@ def score(
     marked: bool = False,
     costs: Costs = FEWEST,
 ) -> Score:
-    """Compare hypotheses with references. Utterances whose names differ in case alone are the same, as in sclite.
+    """Score hypotheses against references. Names of utterances that differ only in case are the same, as in sclite.
 
     Args:
         missing: the treatment of an utterance without a hypothesis: "error" refuses to score (a decoding that lost
             utterances would look better or worse than it is), "empty" counts all of its words as deleted.
-        marked: whether `{ a / b }`, `(word)` and `word-` are alternatives, optional words and fragments (see `marks`),
-            or words like others.
-        costs: of the alignment.
+        marked: True if `{ a / b }`, `(word)` and `word-` are alternatives, optional words and fragments (see `marks`);
+            else they are words like others.
+        costs: costs of the alignment.
 
     Raises:
         UserError: no references; hypotheses missing (unless "empty"); hypotheses of utterances that have no reference;
@@ -144,7 +144,8 @@ def score(
 
 
 def _renamed(hyps: Texts, refs: Texts) -> Texts:
-    """Return hypotheses under the names of the reference. Of several for one utterance the one spelled alike is it."""
+    """Return hypotheses under the names in the reference. Of several for one utterance, the one with the same spelling
+    counts."""
     taken: dict[str, str] = {}
     for name, known in known_as(hyps, refs).items():
         if name == known or (known not in hyps and known not in taken):
@@ -185,8 +186,8 @@ N = TypeVar("N", str, tuple[str, str])
 def known_as(names: Iterable[N], reference: Iterable[N]) -> dict[N, N]:
     """Return the name that the reference has for each of `names`: the same, or the one that differs in case alone.
 
-    Names spelled alike come first, so that two names of the reference that differ in case stay two. A name that
-    none of the reference's, or several of them, could be stays as it is.
+    Names spelled alike come first, so that two names of the reference that differ in case stay two. A name with no
+    match, or several, stays unchanged.
     """
     exact = dict.fromkeys(reference)
     folded: dict[N, list[N]] = {}

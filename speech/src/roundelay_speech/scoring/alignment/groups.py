@@ -10,8 +10,8 @@ from roundelay_speech.scoring.formats.trn import speaker_of
 
 @dataclass(frozen=True)
 class Group:
-    """Speaker of an utterance, its part of the test set (`swb`, `callhm`), where there are parts, and the speaker's
-    gender, where it is known."""
+    """The group of an utterance: its speaker, its part of the test set (`swb`, `callhm`), if there are parts, and the
+    speaker's gender, if known."""
 
     speaker: str
     subset: str | None = None
@@ -20,13 +20,13 @@ class Group:
 
 GENDERS = {"f": "women", "m": "men"}
 NOT_SAID = "not said"
-"""Group of utterances that are in none."""
+"""Name for utterances that are in no group."""
 Groups = Mapping[str, Group]
-"""By utterance id."""
+"""The group of each utterance, by id."""
 
 
 def group_of(utterance: str, groups: Groups) -> Group:
-    """Return the group of an utterance; one that is not listed has the speaker its name begins with."""
+    """Return the group of an utterance; one that is not listed has the speaker with whose name its own begins."""
     return groups.get(utterance) or Group(speaker_of(utterance))
 
 
@@ -46,8 +46,8 @@ def by_gender(result: Score, groups: Groups) -> dict[str, Score]:
 
 
 def by_map(result: Score, groups: Groups, names: Mapping[str, str]) -> dict[str, Score]:
-    """Return the score of each group of `names`, by utterance or by speaker; empty where it names none of them. Names
-    are compared without regard to case; an utterance's comes before its speaker's."""
+    """Return the score of each group of `names`, by utterance or by speaker; empty if it names none of them. Names are
+    compared without regard to case; an utterance's comes before its speaker's."""
     folded = {name.casefold(): group for name, group in names.items()}
 
     def group(utterance: str) -> str:
@@ -85,8 +85,8 @@ def _percent(number: int, errors: ErrorCounts) -> float:
 
 
 def sclite_table(parts: Mapping[str, Score], total: Score, title: str = "", first: str = "SPKR") -> str:
-    """Return a table as sclite prints it: a row per speaker (or other part), the sum, and mean, deviation and median of
-    rows.
+    """Return a table as sclite prints it: a row per speaker (or other part), the sum, and the rows' mean, deviation and
+    median.
 
     The deviation is that of a sample (n - 1); of a single row it is 0.
     """

@@ -18,11 +18,11 @@ DEPTH = 20  # of brackets in brackets; real files have two
 
 
 class MarkError(ValueError):
-    """Marks that do not fit together; the message says which."""
+    """Marks do not fit together; the message says which."""
 
 
 class Arc(NamedTuple):
-    """An arc from `start` to the node that lists it, saying `word`; None says nothing, and is an `@` where it is
+    """An arc of a network, from `start` to the node that lists it, with a word; None is no word, or an `@` if it is
     optional."""
 
     start: int
@@ -31,13 +31,14 @@ class Arc(NamedTuple):
 
     @property
     def free(self) -> bool:
-        """True if it may be passed without an error when the other side says nothing."""
+        """True if the arc may be passed without an error against nothing on the other side."""
         return self.optional or self.word is None
 
 
 @dataclass(frozen=True)
 class WordNetwork:
-    """Nodes 0 to n - 1 in topological order; the readings are the paths from node 0 to the last node."""
+    """A network of words: nodes 0 to n - 1 in topological order; its readings are the paths from node 0 to the last
+    node."""
 
     into: tuple[tuple[Arc, ...], ...]  # by node, alternatives in the order they were written
 
@@ -53,7 +54,7 @@ class WordNetwork:
 
 
 def plain_network(words: Iterable[str]) -> WordNetwork:
-    """Return the chain of these words, of any characters."""
+    """Return the network that is a chain of words, of any characters."""
     return WordNetwork(((), *((Arc(node, word, False),) for node, word in enumerate(words))))
 
 
@@ -61,7 +62,7 @@ def marked_network(words: Sequence[str]) -> WordNetwork:
     """Return the network of a transcript in which marks mean the same as in NIST's files.
 
     Raises:
-        MarkError: brackets that do not fit together, brackets nested too deep.
+        MarkError: brackets do not fit together, or are nested too deep.
     """
     builder = _Builder([*_tokens(words)])
     builder.sequence(0, "", False, 0)
@@ -71,7 +72,7 @@ def marked_network(words: Sequence[str]) -> WordNetwork:
 def fragments_match(ref: str, hyp: str) -> bool:
     """Return True if two words that differ match because one of them is a fragment of the other.
 
-    A fragment on the side of the reference decides alone, as sclite has it: `wo-` is not right against `w-`.
+    A fragment in the reference decides alone, as in sclite: `wo-` is not right against `w-`.
     """
     return is_fragment_of(ref, hyp) if is_fragment(ref) else is_fragment_of(hyp, ref)
 
@@ -93,14 +94,14 @@ _ATTRIBUTES = re.compile(r"(?<!\\);.*", re.DOTALL)  # from the first semicolon t
 
 
 def without_attributes(word: str) -> str:
-    """Return `A\\;S;NOUN` as `A;S`, and `WORD*` as `WORD`: the part of a word that is compared. A semicolon alone is a
-    word."""
+    """Return the part of a word that is compared: `A;S` for `A\\;S;NOUN`, and `WORD` for `WORD*`. A semicolon alone is
+    a word."""
     bare = _ATTRIBUTES.sub("", word).replace("\\", "") or word[:1]
     return bare[:-1] if len(bare) > 1 and bare.endswith("*") else bare
 
 
 def _tokens(words: Iterable[str]) -> Iterator[str]:
-    """Yield words without their attributes and the marks `{ } / ( )`, each alone. A slash outside braces is of its
+    """Yield words without their attributes and the marks `{ } / ( )`, each alone. A slash outside braces is part of its
     word."""
     depth = 0
     for word in words:
@@ -115,20 +116,23 @@ def _tokens(words: Iterable[str]) -> Iterator[str]:
 
 
 def _piece(word: str, start: int, end: int) -> Iterator[str]:
-    """Yield the word between two marks, if there is one: in `(uh);noun`, the text behind the bracket is of the word
-    before."""
+    """Yield the word between two marks, if there is one: in `(uh);noun`, the text behind the bracket belongs to the
+    word before."""
     if start < end and not (word[start] == ";" and word[:start].endswith(")")):
         yield without_attributes(word[start:end])
 
 
 class _Builder:
+    """Reader of a transcript's tokens that builds the lattice of all that may be said."""
+
     def __init__(self, tokens: list[str]) -> None:
         self.tokens = tokens
         self.place = 0
         self.into: list[list[Arc]] = [[]]
 
     def sequence(self, node: int, closing: str, optional: bool, depth: int) -> int:
-        """Read until a token of `closing` (left unread) or, where that is empty, to the end; return the last node."""
+        """Read words until a token of `closing` (left unread) or, if that is empty, to the end; return the last
+        node."""
         if depth > DEPTH:
             raise MarkError(f"brackets are nested more than {DEPTH} deep")
         while self.place < len(self.tokens):

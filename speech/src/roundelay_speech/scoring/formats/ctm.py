@@ -55,11 +55,11 @@ def write_ctm(
 
     Args:
         utterances: words by utterance id, times counted from the beginning of the utterance.
-        places: where each utterance lies. One that is not listed is a file of its own, named as the utterance, channel
+        places: position of each utterance. One that is not listed is a file of its own, named as the utterance, channel
             1.
 
     Raises:
-        UserError: a name or word with a blank in it, a time or confidence that is none; names the utterance.
+        UserError: a name or word has a blank in it, or a time or confidence is invalid; names the utterance.
     """
     write_text(path, ctm_text(str(path), utterances, places))
 
@@ -70,7 +70,7 @@ def ctm_text(
     """Return the lines that `write_ctm` writes; `where` begins messages.
 
     Raises:
-        UserError: as there.
+        UserError: as `write_ctm`.
     """
     found: list[tuple[Channel, TimedWord]] = []
     for utterance, words in utterances.items():
@@ -109,8 +109,8 @@ def read_ctm(path: Path) -> dict[Channel, list[TimedWord]]:
     and the time of that of their words whose midpoint is the latest, as sclite has it.
 
     Raises:
-        UserError: the file is missing or not UTF-8; a line with other than 5 or 6 fields; a time or a confidence that
-            is none; alternatives that are not closed, or closed without a beginning. Names file and line.
+        UserError: the file is missing or not UTF-8; a line has other than 5 or 6 fields; a time or confidence is
+            invalid; alternatives are not closed, or closed without a beginning. Names file and line.
     """
     words: dict[Channel, list[TimedWord]] = {}
     open_at: tuple[str, Channel] | None = None  # where alternatives have begun

@@ -1,4 +1,4 @@
-"""Global mapping rules (GLM): spellings that mean the same are made the same before words are counted.
+"""Global mapping rules (GLM): different spellings of the same word are unified before words are counted.
 
 The format is NIST1, as in the filters of the Hub5 evaluations:
 
@@ -37,7 +37,7 @@ _ATTACHED_HYPHEN = re.compile(r"(?<=[^\s(])-(?=[^\s)])")  # between two characte
 
 @dataclass(frozen=True)
 class GlmRule:
-    """`before` becomes `after` between `left` and `right`."""
+    """A rule: `before` becomes `after` between `left` and `right`."""
 
     before: str
     after: str
@@ -51,7 +51,7 @@ _Numbered = tuple[int, GlmRule]
 
 @dataclass(frozen=True)
 class MappingRules:
-    """The rules of a file, for one purpose."""
+    """The rules of a file that apply to references, or to hypotheses."""
 
     rules: tuple[GlmRule, ...]
     case_sensitive: bool = False
@@ -73,13 +73,14 @@ class MappingRules:
         object.__setattr__(self, "_others", others)
 
     def _fold(self, text: str) -> str:
-        """Return upper case, character by character so that places stay the same; the text itself if case matters."""
+        """Return a text in upper case, character by character so that places stay the same; unchanged if case
+        matters."""
         if self.case_sensitive:
             return text
         return "".join(upper if len(upper := character.upper()) == 1 else character for character in text)
 
     def rewrite(self, text: str) -> str:
-        """Make one pass over the text, blanks included."""
+        """Rewrite a text by the rules in one pass, blanks included."""
         folded, out, place = self._fold(text), [], 0
         while place < len(text):
             rule = self._fitting(folded, place)
@@ -88,7 +89,7 @@ class MappingRules:
         return "".join(out)
 
     def _fitting(self, text: str, place: int) -> GlmRule | None:
-        """Return the first rule of the file that fits here."""
+        """Return the first rule of the file that fits at a place of the text."""
         candidates: list[Sequence[_Numbered]] = [self._others.get(text[place], ())]
         if place and text[place - 1] == " ":
             candidates.append(self._words.get(text[place:].split(" ", 1)[0], ()))
@@ -108,7 +109,7 @@ class MappingRules:
         """Return the words of a transcript after the rules; in upper case unless case matters.
 
         Args:
-            split_hyphens: whether `well-known` becomes two words afterwards (fragments keep their hyphen).
+            split_hyphens: True if `well-known` becomes two words afterwards (fragments keep their hyphen).
         """
         # Brackets of optional words stand apart while rules are applied, so that `(UM)` is UM between blanks.
         spaced = " ".join(words).replace("(", "( ").replace(")", " )")
@@ -119,7 +120,7 @@ class MappingRules:
         return (text if self.case_sensitive else text.upper()).split()
 
     def apply_to_all(self, texts: Texts, *, split_hyphens: bool = False) -> dict[str, list[str]]:
-        """Do `apply` for every utterance."""
+        """Return the texts of all utterances after the rules, each by `apply`."""
         return {name: self.apply(words, split_hyphens=split_hyphens) for name, words in texts.items()}
 
 
@@ -130,9 +131,8 @@ def read_glm(path: Path, purpose: Purpose) -> MappingRules:
     for both. Kinds of files count by their content: stm as ref, ctm as hyp, trn and txt as both.
 
     Raises:
-        UserError: the file is missing or not UTF-8; a line that is no rule, an empty left side, a context without its
-            slot, a header that says nothing, a format other than NIST1, a kind that does not exist.
-            Names file and line.
+        UserError: the file is missing or not UTF-8; a line is no rule, has an empty left side or a context without its
+            slot; a header is invalid, or its format is not NIST1; a kind does not exist. Names file and line.
     """
     applies, case_sensitive = True, False
     rules: list[GlmRule] = []
@@ -161,7 +161,7 @@ def _applies(expression: str, purpose: Purpose, where: str) -> bool:
 
 
 def _header(line: str, case_sensitive: bool, where: str) -> bool:
-    """Check a header line; return whether case matters, as far as it is known after this line."""
+    """Check a header line; return True if case matters, as far as is known after this line."""
     match = _HEADER.match(line)
     if match is None:
         raise UserError(f"{where}: expected a header like `* case_sensitive = 'F'`, found {line!r}.")
@@ -198,7 +198,7 @@ def _rule(line: str, where: str) -> GlmRule:
 
 
 def _split_context(text: str) -> tuple[str, str | None]:
-    """Return the words a rule writes, and the text after the last slash outside all brackets."""
+    """Split a side of a rule into its words, and the text after the last slash outside all brackets."""
     depth, at = 0, None
     for place, character in enumerate(text):
         depth += (character in "[{") - (character in "]}" and depth > 0)

@@ -31,10 +31,10 @@ def content_lines(path: Path, hint: str = "a file of words is needed") -> Iterat
 
 
 def seconds(text: str, name: str, where: str) -> float:
-    """Return a time in seconds: finite, 0 or more.
+    """Parse a time in seconds: finite, 0 or more.
 
     Raises:
-        UserError: it is no such number.
+        UserError: `text` is no such number.
     """
     try:
         value = float(text)

@@ -18,7 +18,7 @@ from roundelay_speech.scoring.formats.ctm import Channel, TimedWord
 from roundelay_speech.scoring.formats.io import content_lines, seconds
 
 IGNORED = "ignore_time_segment_in_scoring"
-"""In place of the words: nothing recognised here counts. Old files write it without underscores."""
+"""Text in place of the words of a segment that is not scored. Old files write it without underscores."""
 GAP_SPEAKER = "inter_segment_gap"
 """The speaker of segments without words that only collect insertions between the others."""
 EVERYTHING = "o"  # the label that all segments have, by custom, before those of subsets
@@ -40,7 +40,7 @@ class StmSegment:
 
     @property
     def ignored(self) -> bool:
-        """True if nothing in it is scored."""
+        """True if nothing in the segment is scored."""
         return len(self.words) == 1 and self.words[0].lower().replace("_", "") == IGNORED.replace("_", "")
 
     @property
@@ -53,8 +53,8 @@ def read_stm(path: Path) -> list[StmSegment]:
     """Read an STM file, in its order.
 
     Raises:
-        UserError: the file is missing or not UTF-8; a line with fewer than 5 fields; times that are none, or an end
-            before the begin; labels that are not closed; marks that do not fit together. Names file and line.
+        UserError: the file is missing or not UTF-8; a line has fewer than 5 fields; times are invalid, or an end is
+            before the begin; labels are not closed; marks do not fit together. Names file and line.
     """
     return [_segment(f"{path}:{number}", line) for number, line in content_lines(path)]
 
@@ -91,7 +91,7 @@ def write_stm(path: Path, segments: Iterable[StmSegment]) -> None:
     """Write the segments, sorted by file, channel and begin as sclite wants them.
 
     Raises:
-        UserError: a name or word with a blank in it, a label with a blank, comma or `>`, times that are none; names the
+        UserError: a name or word has a blank in it, a label a blank, comma or `>`, or times are invalid; names the
             segment.
     """
     ordered = sorted(segments, key=lambda s: (s.file, s.channel, s.start, s.end))
@@ -121,7 +121,7 @@ def _check(path: Path, s: StmSegment) -> None:
 
 @dataclass(frozen=True)
 class Cut:
-    """Segments and the recognised words in them, under one name each, for `score` to compare."""
+    """References and hypotheses by segment, under one name each, for `score` to compare."""
 
     refs: dict[str, list[str]]
     hyps: dict[str, list[str]]
@@ -131,17 +131,18 @@ class Cut:
 def cut_at_segments(
     segments: Sequence[StmSegment], words: Mapping[Channel, Sequence[TimedWord]], *, silent: bool = False
 ) -> Cut:
-    """Give every recognised word to a segment of its file and channel, as sclite does.
+    """Assign every recognised word to a segment of its file and channel, as sclite does.
 
     A word belongs to the first segment, in order of their begins, that ends after the word's midpoint; one after all
-    segments to the last. So a word in the gap before a segment is an insertion there. Words that fall to an ignored
-    segment, those in the gap before it included, are dropped. Files and channels are compared without regard to case.
+    segments belongs to the last. So a word in the gap before a segment is an insertion there. Words that fall to an
+    ignored segment, those in the gap before it included, are dropped. Files and channels are compared without regard to
+    case.
 
     Args:
-        silent: whether a channel with segments to score may have no word at all; else it is an error.
+        silent: True if a channel with segments to score may have no word at all; else that is an error.
 
     Raises:
-        UserError: words on a channel without segments; no word on a channel with segments (unless `silent`).
+        UserError: there are words on a channel without segments, or none on a channel with segments (unless `silent`).
     """
     channels: dict[Channel, list[StmSegment]] = {}
     for segment in segments:

@@ -13,25 +13,26 @@ _LINE = re.compile(r"(.*)\(([^()\s]+)\)\s*")
 
 
 def trn_name(utterance: str, speaker: str) -> str:
-    """Return the utterance with its speaker in front, unless the id begins with it already."""
+    """Return the name of an utterance in a trn file: its id, with the speaker in front unless the id begins
+    with that."""
     known = not speaker or utterance.startswith((f"{speaker}-", f"{speaker}_"))
     return utterance if known else f"{speaker}-{utterance}"
 
 
 def speaker_of(name: str) -> str:
-    """Return the speaker in a name: the part before the first `-` or `_`; the whole name where there is none."""
+    """Return the speaker in a name: the part before the first `-` or `_`; the whole name if there is none."""
     return re.split("[-_]", name, maxsplit=1)[0] or name
 
 
 def write_trn(path: Path, texts: Texts, speakers: Mapping[str, str] | None = None) -> None:
-    """Write the words of all utterances.
+    """Write the words of all utterances as a trn file.
 
     Args:
         speakers: speaker by utterance id. The speaker is put in front unless the id begins with it already.
 
     Raises:
-        UserError: a line that would be read as something else, for a blank or bracket in a name, a blank in a word, or
-            `;;` in front; names the utterance.
+        UserError: a line would be read as something else, because of a blank or bracket in a name, a blank in a word,
+            or `;;` in front; names the utterance.
     """
     lines = [trn_line(str(path), name, words, (speakers or {}).get(name, "")) for name, words in texts.items()]
     write_text(path, "".join(lines))
@@ -41,7 +42,7 @@ def trn_line(where: str, utterance: str, words: Sequence[str], speaker: str = ""
     """Return the line of an utterance; `where` begins messages.
 
     Raises:
-        UserError: it would be read as something else.
+        UserError: the line would be read as something else.
     """
     name = trn_name(utterance, speaker)
     line = " ".join([*words, f"({name})"])
@@ -57,7 +58,7 @@ def read_trn(path: Path) -> dict[str, list[str]]:
     """Read a trn file: words by the name in the brackets.
 
     Raises:
-        UserError: the file is missing, a line has no `(name)` at its end, or a name comes twice; names file and line.
+        UserError: the file is missing, a line has no `(name)` at its end, or a name occurs twice; names file and line.
     """
     texts: dict[str, list[str]] = {}
     for number, line in content_lines(path, "`roundelay decode` writes ref.trn and hyp.trn"):

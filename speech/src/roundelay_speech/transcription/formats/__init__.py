@@ -16,10 +16,10 @@ FORMATS: Mapping[str, Callable[[ChannelTranscript], str]] = {
     "trn": trn,
     "TextGrid": textgrid,
 }
-"""A name is also the ending of the files."""
+"""Formats by name, which is also the ending of their files."""
 ALONE = frozenset({"srt", "vtt", "TextGrid"})
 """Formats of which a file holds one transcript; the others may be joined."""
 TIMED = frozenset(FORMATS) - {"txt", "trn"}
-"""Formats that say the times of words."""
+"""Formats with the times of words."""
 NEEDS_TIMES = frozenset({"ctm", "TextGrid"})
-"""Formats that are nothing but times, and are refused where a model gives none."""
+"""Formats that need times, and are refused if a model gives none."""

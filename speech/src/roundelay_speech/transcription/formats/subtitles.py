@@ -7,13 +7,13 @@ from roundelay_speech.scoring.formats.ctm import TimedWord
 from roundelay_speech.transcription.transcript import ChannelTranscript
 
 LINE, LINES, LONGEST = 42, 2, 7.0
-"""Characters of a line, lines and seconds of a cue, as television asks for."""
+"""Most characters of a line, lines and seconds of a cue, as usual on television."""
 _GAP = 1.0  # s: a silence of this length ends a cue
 _SHORTEST = 0.8  # s: a shorter cue stays until then, or until the next begins
 
 
 def srt(transcript: ChannelTranscript) -> str:
-    """Return SubRip text: numbered cues, times as `00:01:02,345`."""
+    """Return a transcript as SubRip: numbered cues, times as `00:01:02,345`."""
     cues = [
         f"{number}\n{_time(start, ',')} --> {_time(end, ',')}\n{text}\n"
         for number, (start, end, text) in enumerate(_cues(transcript), 1)
@@ -22,7 +22,7 @@ def srt(transcript: ChannelTranscript) -> str:
 
 
 def vtt(transcript: ChannelTranscript) -> str:
-    """Return WebVTT text: times as `00:01:02.345`; characters that would be read as a mark are escaped."""
+    """Return a transcript as WebVTT: times as `00:01:02.345`; characters that would be read as a mark are escaped."""
     cues = [
         f"\n{_time(start, '.')} --> {_time(end, '.')}\n"
         f"{text.replace('&', '&amp;').replace('<', '&lt;').replace('>', '&gt;')}\n"
@@ -32,7 +32,7 @@ def vtt(transcript: ChannelTranscript) -> str:
 
 
 def _cues(transcript: ChannelTranscript) -> list[tuple[int, int, str]]:
-    """Start and end (ms) and text of every cue; no two are on screen together."""
+    """Return start and end (ms) and text of every cue; no two are on screen at the same time."""
     groups = [group for segment in transcript.segments for group in _groups(segment.words)]
     starts = [round(1000 * group[0].start) for group in groups]
     cues = []
@@ -45,7 +45,7 @@ def _cues(transcript: ChannelTranscript) -> list[tuple[int, int, str]]:
 
 
 def _groups(words: Sequence[TimedWord]) -> Iterator[list[TimedWord]]:
-    """Yield words of one cue each."""
+    """Group words into cues; yield the words of each."""
     group: list[TimedWord] = []
     for word in words:
         if group:

@@ -13,12 +13,13 @@ WORDS, CONFIDENCES, SEGMENTS = "words", "confidences", "segments"
 
 
 def json_document(transcript: ChannelTranscript) -> str:
-    """Return one line of JSON."""
+    """Return a transcript as one line of JSON."""
     return f"{json_line(as_json(transcript))}\n"
 
 
 def as_json(transcript: ChannelTranscript) -> dict[str, Any]:
-    """Return name, source, channel, seconds, text, and `segments` with their `words`; times in seconds."""
+    """Return a transcript for JSON: name, source, channel, seconds, text, and `segments` with their `words`; times in
+    seconds."""
     return {
         "name": transcript.name,
         "source": transcript.source,
@@ -30,15 +31,14 @@ def as_json(transcript: ChannelTranscript) -> dict[str, Any]:
 
 
 def update_line(segment: Segment, at: float, *, final: bool) -> str:
-    """Return words of a stream as a line of JSON: a segment, whether it is `final`, and the audio that had come, `at`
-    (s)."""
+    """Return a segment of a stream as a line of JSON, with `final`, and `at`, the seconds of audio that had come."""
     told = as_segment(0, segment)
     del told["id"]
     return f"{json_line({'final': final, 'at': round(at, _DECIMALS), **told})}\n"
 
 
 def as_segment(number: int, segment: Segment) -> dict[str, Any]:
-    """Return a segment in JSON."""
+    """Return a segment for JSON."""
     told = {
         "id": number,
         "start": round(segment.start, _DECIMALS),
@@ -54,7 +54,7 @@ def as_segment(number: int, segment: Segment) -> dict[str, Any]:
 
 
 def timed_words(segment: Segment) -> list[dict[str, Any]]:
-    """Return the words of a segment in JSON, each with its alternatives where they are known."""
+    """Return the words of a segment for JSON, each with its alternatives, if known."""
     words = [timed_word(word) for word in segment.words]
     for word, others in zip(words, segment.alternatives.of_words, strict=bool(segment.alternatives.of_words)):
         word["alternatives"] = [{"word": one.word, "confidence": round(one.confidence, 4)} for one in others]
@@ -62,19 +62,19 @@ def timed_words(segment: Segment) -> list[dict[str, Any]]:
 
 
 def timed_word(word: TimedWord) -> dict[str, Any]:
-    """Return a word in JSON."""
+    """Return a word for JSON."""
     times = {"word": word.word, "start": round(word.start, _DECIMALS), "end": round(word.start + word.duration, 3)}
     return times if word.confidence is None else {**times, "confidence": round(word.confidence, 4)}
 
 
 def ctm(transcript: ChannelTranscript) -> str:
-    """Return `name channel start duration word confidence`, a line a word."""
+    """Return a transcript as CTM: `name channel start duration word confidence`, a line a word."""
     place = UtterancePosition(transcript.name, str(transcript.channel))
     return ctm_text(transcript.source, {transcript.name: transcript.words}, {transcript.name: place})
 
 
 def textgrid(transcript: ChannelTranscript) -> str:
-    """Return three tiers: words, their confidences, and segments."""
+    """Return a transcript as a TextGrid with three tiers: words, their confidences, and segments."""
     end = max([transcript.seconds, *(word.start + word.duration for word in transcript.words)])
     words = [Interval(w.start, w.start + w.duration, w.word) for w in transcript.words]
     sure = [

@@ -48,9 +48,9 @@ from roundelay_speech.transcription.serving.wanted import (
 ENDPOINT, LIVE, MODELS = "/v1/audio/transcriptions", "/v1/audio/transcriptions/live", "/v1/models"
 ABOUT_MODEL = "/about"
 MESSAGE_BYTES = 1 << 20
-"""Most bytes of a message of a speaker."""
+"""Most bytes of a message from a speaker."""
 NORMAL, GOING_AWAY, BROKEN, AGAINST_THE_RULES, TOO_LARGE, FAILED = 1000, 1001, 1002, 1008, 1009, 1011
-"""Codes of closing."""
+"""Codes by which a WebSocket is closed."""
 _LOCAL = frozenset({"localhost", "127.0.0.1", "::1"})
 _PAGE = Path(__file__).with_name("page.html")
 # The page asks this server alone, and nothing can make it ask another.
@@ -64,7 +64,7 @@ _DIED = "The process that recognised this has died; perhaps there was too little
 
 
 class _Closing(Exception):
-    """Asks for a WebSocket to be closed, with this code."""
+    """Raised to close a WebSocket with a code."""
 
     def __init__(self, code: int, why: str) -> None:
         super().__init__(why)
@@ -73,17 +73,17 @@ class _Closing(Exception):
 
 @final
 class Endpoint:
-    """Answers requests; an application of ASGI.
+    """The server's application (ASGI), which answers requests.
 
     Args:
-        recognisers: of the model.
-        name: of the model.
-        host: that is listened on.
+        recognisers: recognisers of the model.
+        name: name of the model.
+        host: address on which the server listens.
 
     Attributes:
-        recordings: that are recognised.
-        speakers: people who speak.
-        held: bytes of all bodies.
+        recordings: number of recordings being recognised.
+        speakers: number of people speaking.
+        held: bytes of all bodies in memory.
     """
 
     def __init__(
@@ -106,7 +106,7 @@ class Endpoint:
         self._app.router.redirect_slashes = False
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        """Answer a request. A client that hangs up is no error."""
+        """Answer a request; a client that hangs up is no error."""
         try:
             if scope["type"] == "http":
                 await self._checked(scope, receive, _with_headers(send))
@@ -126,8 +126,8 @@ class Endpoint:
         await self._app(scope, receive, send)
 
     def _check(self, asked: HTTPConnection, acts: bool) -> None:
-        """Refuse, on loopback, names of other places: a page from elsewhere cannot ask here under its own name. A
-        request that costs work is refused to pages of other origins: browsers let it ask, and say where it is from."""
+        """Refuse requests from pages of other origins: on loopback, requests under another host name; and requests that
+        cost work (`acts`) with a foreign `Origin`."""
         headers = asked.headers
         host = headers.get("host", "").lower()
         name = host if host.endswith("]") else host.rpartition(":")[0] or host
@@ -142,17 +142,17 @@ class Endpoint:
 
     @property
     def at_hand(self) -> str:
-        """Work that an end waits for, in words; empty if there is none."""
+        """Words on the work for which the server's end waits; "" if there is none."""
         if self.recordings:
             return "what is at hand"
         return "what is being said" if self.speakers else ""
 
     def end(self) -> None:
-        """Refuse further requests, and hear those who speak to the end of their words."""
+        """Refuse further requests, and let those who speak finish."""
         self._ended.set()
 
     async def finished(self, seconds: float) -> None:
-        """Wait until all at hand is answered, so long at most, and answer the rest that it ends."""
+        """Wait up to `seconds` until all requests are answered; then answer the rest that the server ends."""
         for patience in (seconds, 0.5):
             try:
                 async with asyncio.timeout(patience):
@@ -204,7 +204,7 @@ class Endpoint:
 
     @contextmanager
     def body(self) -> Iterator["_Body"]:
-        """Hold a body that is to come."""
+        """Within the `with`, hold the body of a request."""
         # No name: nothing of it is left, however the server ends.
         with tempfile.TemporaryFile() as file:
             body = _Body(file)
@@ -214,10 +214,10 @@ class Endpoint:
                 self.held -= body.size
 
     async def receive(self, request: Request, body: "_Body") -> None:
-        """Take the body of a request.
+        """Receive the body of a request.
 
         Raises:
-            Refused: it is too large, too slow, or there is no room.
+            Refused: the body is too large or too slow, or there is no room.
         """
         if int(request.headers.get("content-length", 0)) > self.limits.body:
             raise self._too_large()
@@ -244,7 +244,7 @@ class Endpoint:
         return Refused(HTTPStatus.REQUEST_ENTITY_TOO_LARGE, why)
 
     async def transcribe(self, kind: str, body: "_Body", receive: Receive, reply: "_Sending") -> None:
-        """Answer a form, unless the client hangs up, the server ends, or it takes too long."""
+        """Answer a form, unless the client hangs up, the server ends, or the work takes too long."""
         with self._place("recordings", self.limits.recordings, "Too many recordings are waiting. Try again later."):
             why = None
             try:
@@ -307,7 +307,7 @@ class Endpoint:
         await self._sent(socket.close(code, why))
 
     async def _texts(self, recognition: Recognition, socket: WebSocket) -> None:
-        """Pass on the words heard, to the end."""
+        """Send the words of a recognition to the client, to the end."""
         while (told := await recognition.told())[0] == TEXT:
             await self._sent(socket.send_text(told[1].decode()))
 
@@ -315,7 +315,7 @@ class Endpoint:
         await in_time(sending, self.limits.seconds)
 
     async def _samples(self, socket: WebSocket, rate: int, recognition: Recognition) -> None:
-        """Pass on the samples, to their end, and wait until the client hangs up."""
+        """Pass the client's samples on to a recognition, to their end, and wait until the client hangs up."""
         limits, taken, waited = self.limits, 0, 0.0
         most = self._recognisers.facts["most_seconds"]
         clock = asyncio.get_running_loop().time
@@ -340,7 +340,7 @@ class Endpoint:
         raise WebSocketDisconnect
 
     async def _message(self, socket: WebSocket) -> bytes | None:
-        """Return the next samples; None where no more come."""
+        """Receive the next samples; return None if no more come."""
         try:
             async with asyncio.timeout(self.limits.seconds):
                 ended, message = await _first(socket.receive(), self._ended.wait())
@@ -363,7 +363,7 @@ class Endpoint:
 @final
 @dataclass
 class _Body:
-    """A body and the number of its bytes."""
+    """The body of a request, in a file, and the number of its bytes."""
 
     file: IO[bytes]
     size: int = 0
@@ -371,7 +371,7 @@ class _Body:
 
 @final
 class _Transcription(Response):
-    """The reply to a form, made while the client is there."""
+    """The reply to a form, made while the client is connected."""
 
     def __init__(self, endpoint: Endpoint, kind: str) -> None:
         super().__init__()
@@ -386,7 +386,7 @@ class _Transcription(Response):
 
 @final
 class _Sending:
-    """A reply that is sent piece by piece, to a client who takes it in time."""
+    """A reply that is sent piece by piece, to a client that must take it in time."""
 
     def __init__(self, send: Send, seconds: float) -> None:
         self._send, self._seconds, self._kind = send, seconds, ""
@@ -401,7 +401,7 @@ class _Sending:
         await self._sent({"type": "http.response.body", "body": data, "more_body": more})
 
     async def broken_off(self, why: Refused) -> None:
-        """End the answer with an error, in the way its form still allows."""
+        """End the reply with an error, in a form that still fits what was sent."""
         if not self._kind:
             raise why
         if self._kind != EVENT_STREAM:
@@ -427,10 +427,10 @@ async def _gone(receive: Receive) -> None:
 
 
 async def in_time(sending: Awaitable[None], seconds: float) -> None:
-    """Send something to a client that takes it.
+    """Await the sending of a message, for at most `seconds`.
 
     Raises:
-        ConnectionError: it does not.
+        ConnectionError: the client does not take it in time.
     """
     try:
         await asyncio.wait_for(sending, seconds)
@@ -439,7 +439,7 @@ async def in_time(sending: Awaitable[None], seconds: float) -> None:
 
 
 async def _first(*several: Awaitable[Any]) -> tuple[int, Any]:
-    """Wait for the first of several to be done, and end the others: its place, and its result."""
+    """Wait for the first of several awaitables, and cancel the others; return its place and its result."""
     tasks = [asyncio.ensure_future(one) for one in several]
     try:
         await asyncio.wait(tasks, return_when=asyncio.FIRST_COMPLETED)

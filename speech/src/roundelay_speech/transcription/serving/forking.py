@@ -25,27 +25,28 @@ from roundelay.core.files import json_line
 from roundelay.core.parent import die_with_parent, leave_signals
 
 REPLY_HEAD, PIECE, TEXT, END = b"h", b"p", b"t", b"e"
-"""First bytes of messages of a fork: status and kind of a reply, as JSON; a piece of its body; a text for who
-speaks; the end."""
+"""First bytes of messages from a fork: status and kind of a reply, as JSON; a piece of its body; a text for a speaker;
+the end."""
 MOST_TOLD = 1 << 17
-"""Bytes of a message to or from this process."""
+"""Most bytes of a message to or from this process."""
 
 
 class ForkedWorker(Protocol):
     """A loaded model whose process is forked for each recording."""
 
     def facts(self) -> Mapping[str, Any]:
-        """Return facts of the model, for the server to tell."""
+        """Return the facts of the model that the server shows."""
 
     def work(self, asked: Mapping[str, Any], link: Connection, file: int | None) -> None:
-        """Do the work asked, in a process of its own, and answer by `link`; `file` is a descriptor."""
+        """Do the work of a request in a process of its own, and answer by `link`; `file` is a descriptor of its
+        data."""
 
 
 def parent_of_forks(make: Callable[[], ForkedWorker], asked: socket.socket, server: int) -> None:
-    """Load, say so, and fork until the server closes the socket.
+    """Load the model, tell the server, and fork for each request until the server closes the socket.
 
     Args:
-        server: its process id.
+        server: process id of the server.
     """
     die_with_parent(server)
     # Ctrl-C, and often other signals, go to every process of a group; the server alone answers them.
@@ -64,6 +65,8 @@ def parent_of_forks(make: Callable[[], ForkedWorker], asked: socket.socket, serv
 
 @final
 class _Forks:
+    """Loop of the process that forks one copy of a worker for each request, and ends and reaps the copies."""
+
     def __init__(self, worker: ForkedWorker, asked: socket.socket) -> None:
         self._worker, self._asked = worker, asked
         self._forks: dict[int, tuple[int, socket.socket]] = {}  # process id and its end, by descriptor
@@ -90,6 +93,7 @@ class _Forks:
                     os.kill(self._forks[descriptor][0], signal.SIGKILL)
 
     def _fork(self, asked: Mapping[str, Any], descriptors: list[int]) -> None:
+        """Fork a copy of the worker for the request `asked`; `descriptors` are its link and, with one, a file."""
         parent, (link, *file) = os.getpid(), descriptors
         child = os.fork()
         if not child:
@@ -117,7 +121,7 @@ class _Forks:
         self._forks[link] = child, end
 
     def _reap(self) -> None:
-        """Forget forks that have ended; closing their ends tells the server."""
+        """Reap forks that have ended; closing their sockets tells the server."""
         while True:
             try:
                 ended, _ = os.waitpid(-1, os.WNOHANG)

@@ -1,5 +1,5 @@
 """Recognition as the server sees it: each recording, and each person who speaks, has a process, which ends with its
-answer, when no client waits for that any more, or when its time is over."""
+answer, when no client waits any more, or when its time is over."""
 
 import asyncio
 import json
@@ -27,13 +27,13 @@ class Died(Exception):
 
 @final
 class Recognition:
-    """A process that recognises, as messages to and from it: a byte for the kind, and the rest."""
+    """A process that recognises, and messages to and from it: a byte for the kind, and the rest."""
 
     def __init__(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         self._reader, self._writer = reader, writer
 
     async def tell(self, payload: bytes) -> None:
-        """Send a message, once there is room for it.
+        """Send a message to the process, once there is room for it.
 
         Raises:
             Died: the process has ended.
@@ -45,10 +45,10 @@ class Recognition:
             raise Died from None
 
     async def told(self) -> tuple[bytes, bytes]:
-        """Return the next message: its first byte and the rest.
+        """Receive the next message from the process: its first byte and the rest.
 
         Raises:
-            Died: none comes.
+            Died: the process has ended without one.
         """
         try:
             (size,) = _LENGTH.unpack(await self._reader.readexactly(_LENGTH.size))
@@ -60,13 +60,13 @@ class Recognition:
 
 @final
 class Recognisers:
-    """Recognisers of a server, in processes.
+    """The recognisers of a server, in processes of their own.
 
     Args:
-        make: makes the recogniser, in a new process: a function of a module, with its arguments.
+        make: makes the recogniser in a new process: a function of a module, with its arguments.
 
     Attributes:
-        facts: of the model.
+        facts: facts of the model.
     """
 
     def __init__(self, make: Callable[[], ForkedWorker]) -> None:
@@ -100,21 +100,21 @@ class Recognisers:
         return self._process.pid
 
     def close(self) -> None:
-        """End all processes, at work or not."""
+        """End all processes, also those at work."""
         self._asked.close()
         self._process.kill()
         self._process.join()
 
     @asynccontextmanager
     async def recognition(self, asked: Mapping[str, Any], file: int | None = None) -> AsyncGenerator[Recognition, None]:
-        """Start a process that does the work asked; it ends with the block.
+        """Start a process that does the work of a request; it ends with the block.
 
         Args:
             asked: the argument of `ForkedWorker.work`.
-            file: a descriptor that it gets.
+            file: a descriptor for the process.
 
         Raises:
-            Died: it cannot be started.
+            Died: the process cannot be started.
         """
         ours, theirs = socket.socketpair()
         with theirs:

@@ -28,19 +28,19 @@ from roundelay_speech.transcription.serving.wanted import Limits, Refused, refus
 
 ENDING_SIGNALS = (signal.SIGINT, signal.SIGTERM)
 PATIENCE = 2.0
-"""Seconds that work under way has at the end."""
+"""Seconds that work under way may take at the server's end."""
 
 
 @final
 class _Server(uvicorn.Server):
     @contextmanager
     def capture_signals(self) -> Iterator[None]:
-        """Leave signals alone: `serve` answers them, where it runs in the main thread."""
+        """Leave signals alone, since `serve` answers them."""
         yield
 
 
 def server_of(endpoint: Endpoint) -> uvicorn.Server:
-    """Return Uvicorn for an endpoint; `should_exit` ends it."""
+    """Return a uvicorn server for an endpoint; its `should_exit` ends it."""
     http, messages = protocols(endpoint.limits)
     config = uvicorn.Config(
         endpoint,
@@ -66,7 +66,7 @@ def listening(host: str, port: int) -> list[socket.socket]:
     """Return sockets that listen on all addresses of a host.
 
     Args:
-        port: 0 for any that is free.
+        port: port to listen on; 0: any free one.
 
     Raises:
         UserError: the address cannot be listened on.
@@ -95,13 +95,13 @@ def serve(
     remark: Callable[[str], None],
     kill: Callable[[], None],
 ) -> signal.Signals:
-    """Serve until a signal comes, which is returned. Requests under way have some seconds to be answered, then they are
-    ended and told so. A second signal ends the process at once.
+    """Serve until a signal comes, and return it. Requests under way get some seconds; then they are ended, with an
+    error as their reply. A second signal ends the process at once.
 
     Args:
-        sockets: that listen.
-        ready: told the port.
-        remark: told the work waited for.
+        sockets: listening sockets.
+        ready: called with the port.
+        remark: called with words on the work waited for.
         kill: ends all processes that recognise.
     """
     ended: list[signal.Signals] = []
@@ -142,7 +142,7 @@ def serve(
 
 
 MOST_HEAD = 1 << 15
-"""Bytes of request line and headers."""
+"""Most bytes of request line and headers."""
 _MOST_UNREAD = 1 << 22  # bytes that wait for a client to take them, when more are to be written
 _LINGERING = 1.0  # s, after the last byte of a client that has its answer and still sends
 _PACE = 1000.0  # bytes a second: a request that comes more slowly is the first to give way
@@ -151,19 +151,19 @@ _LENGTH = re.compile(rb"^content-length[ \t]*:", re.IGNORECASE | re.MULTILINE)
 
 
 class Connection(Protocol):
-    """A connection that holds a place."""
+    """A connection that holds one of the server's places."""
 
     @property
     def address(self) -> str:
-        """The client's."""
+        """Address of the client."""
 
     @property
     def gone(self) -> bool:
-        """True once it is closed."""
+        """True once the connection is closed."""
 
     @property
     def lead(self) -> float | None:
-        """Lead of the bytes that have come over the slowest pace; None once the client is waited for no more."""
+        """Bytes by which the client is ahead of the slowest pace allowed; None once its request is complete."""
 
     def drop(self) -> None:
         """Close the connection at once."""
@@ -171,15 +171,15 @@ class Connection(Protocol):
 
 @final
 class Places:
-    """Places for connections. Where all are taken, the request that comes most slowly gives way to a new one, so that
-    no client keeps others out by sending little."""
+    """The places for connections. If all are taken, the slowest incoming request gives way to a new one, so that no
+    client keeps others out by sending little."""
 
     def __init__(self, limits: Limits) -> None:
         self.limits = limits
         self._taken: list[Connection] = []
 
     def take(self, new: Connection) -> bool:
-        """Find a place; return False if all are taken by those who wait for answers."""
+        """Find a place for a connection; return False if all are taken by clients that wait for answers."""
         self._taken = [one for one in self._taken if not one.gone]
         same = [one for one in self._taken if one.address == new.address]
         for taken, most in ((same, self.limits.of_an_address), (self._taken, self.limits.connections)):
@@ -199,7 +199,7 @@ def _one_gives_way(taken: list[Connection]) -> bool:
 
 @final
 class _Link:
-    """A transport that gives its client time to take the last answer, and is not kept open by one who takes none."""
+    """A transport that gives a client time to take the last answer, and closes on one that does not."""
 
     def __init__(self, transport: asyncio.Transport, loop: asyncio.AbstractEventLoop, seconds: float) -> None:
         self._transport, self._loop, self._seconds = transport, loop, seconds
@@ -223,7 +223,7 @@ class _Link:
         return self._transport.is_closing()
 
     def close(self) -> None:
-        """Say that nothing follows; bytes that still come are read and dropped, for a while."""
+        """Close the sending side; bytes that still come are read and dropped for a while."""
         if self.is_closing():
             return
         self._closed_at = self._loop.time()
@@ -247,7 +247,7 @@ class _Link:
 
 @final
 class Conversation(H11Protocol):
-    """A connection on which one request is answered."""
+    """A connection (HTTP) on which one request is answered."""
 
     def __init__(self, *, places: Places, **given: Any) -> None:
         super().__init__(**given)
@@ -257,7 +257,7 @@ class Conversation(H11Protocol):
 
     @property
     def _asked(self) -> bool:
-        """True once there is a request; uvicorn does not say that there may be none."""
+        """True once there is a request; uvicorn's types do not allow for none."""
         return cast(object, self.cycle) is not None
 
     @property
@@ -308,7 +308,7 @@ class Conversation(H11Protocol):
             super().data_received(head)
 
     def send_400_response(self, msg: str) -> None:
-        """Refuse bytes that h11 does not take for a request."""
+        """Reply with an error to bytes that h11 does not accept as a request."""
         self._refuse(HTTPStatus.BAD_REQUEST, "This is no request of HTTP/1.1.")
 
     def handle_websocket_upgrade(self, event: h11.Request) -> None:
@@ -334,7 +334,7 @@ class Conversation(H11Protocol):
 
 @final
 class Conversing(WebSocketsSansIOProtocol):
-    """Messages both ways over one connection."""
+    """A connection (WebSocket) with messages both ways."""
 
     def data_received(self, data: bytes) -> None:
         if self.transport.is_closing():
@@ -348,7 +348,7 @@ class Conversing(WebSocketsSansIOProtocol):
 
 
 def answer(status: HTTPStatus, why: str) -> bytes:
-    """Return an error of HTTP/1.1, whole, where no request could be made out."""
+    """Return a whole HTTP/1.1 error reply to bytes that are no request."""
     reply = refusal(Refused(status, why))
     head = f"HTTP/1.1 {status.value} {status.phrase}\r\nContent-Type: {reply.kind}\r\n"
     return f"{head}Content-Length: {len(reply.body)}\r\nConnection: close\r\n\r\n".encode() + reply.body

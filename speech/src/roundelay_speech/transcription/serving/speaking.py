@@ -20,13 +20,13 @@ if TYPE_CHECKING:  # they load torch, which the server does without
     from roundelay_speech.transcription.live import Listening, Update
 
 SAMPLE_BYTES = 2
-"""Bytes of a sample."""
+"""Number of bytes of a sample."""
 
 
 @final
 @dataclass
 class Speaker:
-    """A client who speaks."""
+    """A client that sends live speech."""
 
     listening: "Listening"  # the recogniser, of this client alone
     rate: int  # of the samples that come, Hz
@@ -35,7 +35,7 @@ class Speaker:
     _said: list[str] = field(default_factory=list)
 
     def listen(self, messages: Iterable[bytes]) -> None:
-        """Hear messages of samples to their end, and send their words."""
+        """Recognise messages of samples to their end, and send their words."""
         resampler, taken = Resampler(self.rate, self.listening.sample_rate), 0
         for message in messages:
             samples = np.frombuffer(message, "<i2").astype(np.float32) / np.float32(32768)
@@ -59,7 +59,7 @@ class Speaker:
 
 
 def is_end(message: str) -> bool:
-    """Return True if a text says that no more samples come."""
+    """Return True if a text message ends the samples."""
     try:
         told = parse_json(message)
     except ValueError:

@@ -23,7 +23,7 @@ from roundelay_speech.transcription.transcript import ChannelTranscript, Segment
 @final
 @dataclass(frozen=True)
 class Limits:
-    """Limits of a server."""
+    """The limits of a server on requests."""
 
     body: int = 100 << 20  # bytes of a request
     bodies: int = 400 << 20  # bytes of all requests together, while they are held
@@ -41,7 +41,7 @@ USUAL_LIMITS = Limits()
 
 
 class Refused(Exception):
-    """The request cannot be answered."""
+    """A request is refused; has the status and the reason."""
 
     def __init__(self, status: HTTPStatus, why: str) -> None:
         super().__init__(why)
@@ -50,14 +50,14 @@ class Refused(Exception):
 
 FIELDS = ("nbest", "favour", "prompt", "bonus", "pause", "longest")
 MOST_CHARACTERS = 10_000
-"""Characters of all words to favour."""
+"""Most characters of all words to favour together."""
 _PAUSE, _LONGEST = (0.1, 10.0), (1.0, 60.0)
 
 
 @final
 @dataclass(frozen=True)
 class RequestFields:
-    """Options of a request."""
+    """The options of a request."""
 
     strings: int  # how many alternatives
     favoured: tuple[str, ...]  # words, as they were written
@@ -68,10 +68,10 @@ class RequestFields:
 
 
 def wanted(fields: Mapping[str, str]) -> RequestFields:
-    """Return the options in the fields; empty fields give none.
+    """Parse the options in the fields of a request; empty fields count as missing.
 
     Raises:
-        Refused: one of them says something else, or too much.
+        Refused: a field has an invalid value, or too long a one.
     """
     given = {name: fields[name].strip() for name in FIELDS if fields.get(name, "").strip()}
     favoured = " ".join(given[name] for name in ("favour", "prompt") if name in given)
@@ -90,7 +90,7 @@ def wanted(fields: Mapping[str, str]) -> RequestFields:
 
 
 def named(unknown: list[str]) -> dict[str, Any]:
-    """Return words that cannot be favoured, as an answer names them; nothing, if there are none."""
+    """Return the field of a reply that lists words which cannot be favoured; empty if there are none."""
     return {"unknown_words": unknown} if unknown else {}
 
 
@@ -111,7 +111,7 @@ def _refused(why: str) -> Refused:
 
 
 EVENT_STREAM = "text/event-stream"
-"""Content-Type of words as they are found."""
+"""Content-Type of a stream of words."""
 
 
 @final
@@ -125,7 +125,7 @@ class Reply:
 
 
 def refusal(refused: Refused) -> Reply:
-    """Return an error as clients know it."""
+    """Return a refusal as a reply, in the form that clients know."""
     kind = "server_error" if refused.status >= HTTPStatus.INTERNAL_SERVER_ERROR else "invalid_request_error"
     error = {"message": str(refused), "type": kind, "param": None, "code": None}
     return as_json(refused.status, {"error": error})
@@ -137,7 +137,7 @@ def as_json(status: HTTPStatus, value: Mapping[str, Any]) -> Reply:
 
 
 def event(told: Mapping[str, Any]) -> bytes:
-    """Return an event of a stream, as it is sent."""
+    """Return an event of a stream as bytes to send."""
     return f"event: {told['type']}\ndata: {json_line(told)}\n\n".encode()
 
 
@@ -146,8 +146,8 @@ def _plain(transcript: ChannelTranscript, unknown: list[str]) -> Reply:
 
 
 def _verbose(transcript: ChannelTranscript, unknown: list[str]) -> Reply:
-    """Return words and segments with times; of other servers' fields of a segment, the mean logarithm of the words'
-    confidences, null where they have none."""
+    """Return the reply `verbose_json`: words and segments with times; a segment's `avg_logprob` is the mean logarithm
+    of its words' confidences, null if they have none."""
     return as_json(
         HTTPStatus.OK,
         {
@@ -187,4 +187,4 @@ REPLIES: Mapping[str, Callable[[ChannelTranscript, list[str]], Reply]] = {
     "vtt": _text("vtt", "text/vtt"),
     "verbose_json": _verbose,
 }
-"""Formats of a reply by name: of a transcript, and words to favour that are not in the vocabulary."""
+"""Formats of a reply by name, each made of a transcript, and of words to favour that are not in the vocabulary."""

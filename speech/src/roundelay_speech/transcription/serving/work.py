@@ -57,14 +57,14 @@ _READ_AT_ONCE = 1 << 18
 _VERBOSE = "response_format=verbose_json"
 _AS_IT_IS = ("", "7bit", "8bit", "binary", "identity")
 MOST_WORDS = 1000
-"""Words of a model that the page may show."""
+"""Most words of a model that the page shows."""
 logging.getLogger("python_multipart").setLevel(logging.CRITICAL)  # only the client is told the fault
 
 
 @final
 @dataclass(frozen=True)
 class Recognising:
-    """A model and how it is used; a `ForkedWorker` for `Recognisers`."""
+    """A loaded model with options of its use; the `ForkedWorker` of `Recognisers`."""
 
     model: Recogniser
     options: Options  # of transcribing; one channel, in this process
@@ -74,7 +74,7 @@ class Recognising:
     caveats: Sequence[str] = ()  # sentences on its limits, for people
 
     def facts(self) -> Mapping[str, Any]:
-        """Return facts of the model, for the server to tell."""
+        """Return the facts of the model that the server shows."""
         return {
             "sample_rate": self.model.sample_rate,
             "most_seconds": self.options.most_seconds,
@@ -84,8 +84,8 @@ class Recognising:
         }
 
     def work(self, asked: Mapping[str, Any], link: Connection, file: int | None) -> None:
-        """Answer a form (`kind`, its Content-Type; its body is the file), or hear live speech (`rate`; `fields`, the
-        other options)."""
+        """Answer a form (`kind` is its Content-Type, the file its body), or recognise live speech (`rate`, and other
+        options in `fields`)."""
         if file is None:
             how, unknown = self._options(asked["fields"])
             listening = self.listen(True, how.cutting, how.asked)
@@ -127,10 +127,10 @@ class Recognising:
         yield from _pieces(REPLIES[form](self.transcript(recording, how), unknown))
 
     def transcript(self, recording: BinaryIO, how: Options) -> ChannelTranscript:
-        """Return the words of a recording.
+        """Transcribe a recording.
 
         Raises:
-            Refused: it cannot be used.
+            Refused: the recording cannot be used.
         """
         options = replace(how, channel=0, workers=1)
         taken = Recording("recording", _path(recording), "The recording")
@@ -173,7 +173,7 @@ def _is_true(text: str | None) -> bool:
 
 
 def recognising(folder: Path, most_seconds: float) -> Recognising:
-    """Load the packed model in a folder, and use it once: all that this makes is shared by all forks.
+    """Load the packed model in a folder, and use it once, so that all forks share everything made by that.
 
     Raises:
         UserError: no such model.
@@ -197,10 +197,10 @@ def recognising(folder: Path, most_seconds: float) -> Recognising:
 
 
 def events_of(path: Path, listening: Listening, most_seconds: float, unknown: list[str]) -> Iterator[bytes]:
-    """Yield events of the recording in a file; the last has its length, and words that could not be favoured.
+    """Yield the events of a recording's words; the last has its length, and words that could not be favoured.
 
     Raises:
-        Refused: it cannot be used; later, this is the last event.
+        Refused: the recording cannot be used; once events were sent, the error is the last event instead.
     """
     text, length = "", _Length()
     try:
@@ -239,14 +239,14 @@ def _at_most(sound: Sound, seconds: float, length: _Length) -> Sound:
 
 
 def read_form(kind: str, body: BinaryIO) -> tuple[BinaryIO, Mapping[str, str]]:
-    """Return the recording, `file`, as a file without a name, and all other fields by name; of several of one name the
-    last.
+    """Parse a form; return the recording, field `file`, as a file without a name, and the other fields by name (the
+    last of equal names).
 
     Args:
-        kind: the Content-Type.
+        kind: Content-Type of the form.
 
     Raises:
-        Refused: it is no form, a broken one, or one without a recording.
+        Refused: the body is no form, or a broken one, or has no recording.
     """
     if kind.partition(";")[0].strip().lower() != "multipart/form-data":
         raise Refused(HTTPStatus.UNSUPPORTED_MEDIA_TYPE, "Send multipart/form-data, with the recording as `file`.")

@@ -245,7 +245,8 @@ class RowCarrier:
             if not wanted():
                 return None
             own = row.rank, int(self.arena.requests.asked[row.rank])
-            self._notes.begins(row, number, terms, own if terms.asked is None else (terms.peer, terms.asked))
+            asked, both = own if terms.asked is None else (terms.peer, terms.asked), terms.both_travel(self._layout)
+            self._notes.begins(row, number, terms, asked, both)
             if terms.report:
                 encode_change(row, private[0], self._sent)
             else:
@@ -277,7 +278,8 @@ class RowCarrier:
         with row.lock:
             if not self._is_back(lease) or not wanted():
                 return None
-            self._notes.taken(row, terms.peer, reply.n)
+            if terms.both_travel(self._layout):
+                self._notes.taken(row, terms.peer, reply.n)
             row.fade(terms.mass, terms.decays[0])
             if share is not None and terms.asked is None:
                 row.meets(terms.peer, share)

@@ -29,8 +29,9 @@ class ExchangeNotes:
     def sent(self, row: Row, peer: int, number: int) -> None:
         """Note that a row goes to row `peer`, as the other half of exchange `number` of that row."""
 
-    def begins(self, row: Row, number: int, terms: ExchangeTerms, asked: tuple[int, int]) -> None:
-        """Note that exchange `number` of a row that travels begins, and that it is sent.
+    def begins(self, row: Row, number: int, terms: ExchangeTerms, asked: tuple[int, int], both: bool = True) -> None:
+        """Note that exchange `number` of a row that travels begins, and, if `both` rows travel, that it is sent. Of any
+        other exchange its learner notes the rest, for it waits.
 
         Args:
             asked: the learner that has asked for it, and the number of its request.
@@ -74,9 +75,9 @@ class RecordedExchanges(ExchangeNotes):
     def sent(self, row: Row, peer: int, number: int) -> None:
         self._note(row, Kind.SENT, peer, row.version, number, -1.0)
 
-    def begins(self, row: Row, number: int, terms: ExchangeTerms, asked: tuple[int, int]) -> None:
-        asks = None if terms.asked is None else 0
-        text = json.dumps(plain(replace(terms, asked=asks, mass=0.0)), default=plain)
+    def begins(self, row: Row, number: int, terms: ExchangeTerms, asked: tuple[int, int], both: bool = True) -> None:
+        asks, since = (None if number is None else 0 for number in (terms.asked, terms.since))
+        text = json.dumps(plain(replace(terms, asked=asks, since=since, mass=0.0)), default=plain)
         path = _terms_path(self._folder, row.rank)
         with self._gate:
             if (known := self._terms.get(row.rank)) is None:
@@ -86,8 +87,10 @@ class RecordedExchanges(ExchangeNotes):
                 known.append(text)
                 with open(path, "a", encoding="utf-8") as file:
                     file.write(text + "\n")
-        self._note(row, Kind.BIDDEN, *asked)
-        self._note(row, Kind.SENT, terms.peer, row.version, number, float(known.index(text)))
+        place = float(known.index(text))
+        self._note(row, Kind.BIDDEN, *asked, value=place)
+        if both:
+            self._note(row, Kind.SENT, terms.peer, row.version, number, place)
 
     def taken(self, row: Row, peer: int, number: int) -> None:
         self._note(row, Kind.TAKEN, peer, row.version, number)

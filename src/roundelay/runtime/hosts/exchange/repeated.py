@@ -13,9 +13,20 @@ from typing import final
 import torch
 from torch import Tensor
 
+from roundelay.core.effects import Exchange
 from roundelay.runtime.hosts.exchange.messages import ExchangeTerms
 from roundelay.runtime.hosts.exchange.notes import read_terms
-from roundelay.runtime.hosts.exchange.row_format import Buffer, Scratch, apply_reply, encode, swapped
+from roundelay.runtime.hosts.exchange.row_format import (
+    Buffer,
+    Scratch,
+    apply_remote,
+    apply_reply,
+    apply_report,
+    encode,
+    encode_change,
+    swapped,
+    take_centre,
+)
 from roundelay.runtime.replay.stage import HostExchanges
 from roundelay.runtime.rows import Row
 from roundelay.runtime.trace import Kind, TraceEvent, exchange_of, read_events
@@ -40,10 +51,14 @@ class RepeatedExchanges(HostExchanges):
 
     def __init__(self, folder: Path, learners: int) -> None:
         self._terms: dict[tuple[int, int], ExchangeTerms] = {}  # by the row that travels, and the exchange
+        self._asked: dict[tuple[int, int], ExchangeTerms] = {}  # by the learner that asked, and its request
         for row in range(learners):
             known, events = list(read_terms(folder, row)), read_events(folder, row, carried=True)
-            went = [event for event in events if event.kind is Kind.SENT and event.value >= 0]
-            self._terms |= {(row, event.theirs): known[int(event.value)] for event in went}
+            for event in events:
+                if event.kind is Kind.SENT and event.value >= 0:
+                    self._terms[row, event.theirs] = known[int(event.value)]
+                elif event.kind is Kind.BIDDEN:
+                    self._asked[event.peer, event.mine] = known[int(event.value)]
         self._sent: dict[tuple[int, int, int], _Sent] = {}  # by row, and exchange
         self._errors: dict[tuple[int, bool], Tensor] = {}  # (P,), of a run's codec, by row and whether it travels
         self._visited: set[tuple[int, int]] = set()  # exchanges that have changed the row that does not travel
@@ -84,6 +99,33 @@ class RepeatedExchanges(HostExchanges):
             self._sent[row.rank, *exchange] = _Sent(hold, event.mine, mass)
         else:
             self._take(row, exchange, event.peer, terms)
+
+    def visit(self, request: int, effect: Exchange, mine: Row, centre: Row) -> None:
+        terms, parameters, private = self._asked[mine.rank, request], len(mine.vector), effect.private
+        fragment, codec, scratch = terms.fragment, terms.codec, self._scratch
+        sent, found = Buffer(parameters), Buffer(parameters, 1 + len(private))
+        rule = terms.applied(None if effect.since is None else centre.version - effect.since)
+        if terms.report:
+            encode_change(mine, private[0], sent)
+        else:
+            encode(mine, fragment, codec, sent, None, scratch)
+            for number, vector in enumerate(private, 1):
+                room = found.vectors(fragment.size, number * fragment.size)
+                for place, part in zip(room, fragment.parts(vector), strict=True):
+                    place.copy_(part)
+        found.filled(fragment.size, codec)[:] = sent.filled(fragment.size, codec)
+        centre.begin()
+        if terms.report:
+            apply_report(centre, found, [centre.memory[name] for name in terms.beside], scratch, rule)
+        else:
+            apply_remote(centre, fragment, codec, found, None, scratch, rule, terms.private)
+        centre.end()
+        mine.begin()
+        if not terms.report:
+            apply_reply(mine, fragment, codec, sent, found, scratch, rule, private, untouched=True)
+        elif terms.returns:
+            take_centre(mine, private[0], sent, found, untouched=True)
+        mine.end()
 
     def _take(self, row: Row, exchange: tuple[int, int], peer: int, terms: ExchangeTerms) -> None:
         """Change a row by the two rows as sent, its own and the other."""

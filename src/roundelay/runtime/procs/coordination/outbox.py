@@ -231,11 +231,13 @@ class Outbox:
 
 @final
 class NotedRemote(RemoteRows):
-    """A learner's way to rows of other hosts, with notes of its requests, and of when it takes an answer."""
+    """A learner's way to rows of other hosts, with notes of its requests, and of when it takes an answer. It waits for
+    the centre, or a copy of a row, at once, so that is one event."""
 
     def __init__(self, remote: RemoteRows, trace: Trace, row: Row, asked: Integers) -> None:
         self._remote, self._trace, self._row, self._asked = remote, trace, row, asked
         self._looks = self._seen = 0
+        self._at_once: Kind | None = None  # of the note of an answer
 
     def takes(self, row: int) -> bool:
         return self._remote.takes(row)
@@ -246,6 +248,7 @@ class NotedRemote(RemoteRows):
     def ask(self, effect: Reach | Gather) -> None:
         peer = effect.close.peer if isinstance(effect, Gather) else effect.peer
         self._looks = self._seen = 0
+        self._at_once = Kind.FETCH if isinstance(effect, Fetch) else None if peer < len(self._asked) else Kind.VISITED
         self._trace.note(Kind.ASKED, peer, int(self._asked[self._row.rank]) + 1)
         self._remote.ask(effect)
 
@@ -260,5 +263,10 @@ class NotedRemote(RemoteRows):
         version = self._remote.wait(peer)
         with self._row.lock:
             said = -1 if version is None else version
-            self._trace.note(Kind.ANSWERED, peer, self._row.version, said, float(self._seen))
+            if version is None or self._at_once is None:
+                self._trace.note(Kind.ANSWERED, peer, self._row.version, said, float(self._seen))
+            elif self._at_once is Kind.FETCH:
+                self._trace.note(Kind.FETCH, peer, theirs=version)
+            else:
+                self._trace.note(Kind.VISITED, peer, self._row.version - 1, version - 1)
         return version
