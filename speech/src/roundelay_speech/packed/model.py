@@ -293,8 +293,9 @@ class Model:
     def silence(self, scores: Float32, where: Bools) -> None:
         """Make some of log-likelihoods (T, S) those of silence."""
         if where.any():
-            scores[where] = _NOT_SAID
-            scores[np.ix_(where, self._quiet)] = 0.0
+            of_silence = np.full(scores.shape[1], _NOT_SAID, np.float32)
+            of_silence[self._quiet] = 0.0
+            scores[where] = of_silence
 
     def words(self, scores: Float32, *, times: bool = True) -> Transcript:
         """Return the words that the search finds in log-likelihoods (T, S), even if there is no speech."""
