@@ -3,7 +3,7 @@
 All rules share two things.
 
 *Linear scaling* (Goyal et al. 2017, "Accurate, large minibatch SGD"): with `base_minibatch` given, `learning_rate` is
-the rate for a round of so many frames, and the run's rate is
+the rate for a round of that many frames, and the run's rate is
 
     learning_rate * minibatch / base_minibatch          minibatch: frames a round, over all learners
 
@@ -72,7 +72,7 @@ class Schedule(ABC):
         return self.learning_rate * (minibatch / self.base_minibatch if self.base_minibatch else 1)
 
     def warmup(self, minibatch: int, epoch: int, rounds: int) -> Warmup | None:
-        """Return the warm-up within epoch `epoch`, if all epochs have so many rounds; None when it is over."""
+        """Return the warm-up within epoch `epoch`, if all epochs have `rounds` rounds; None when it is over."""
         if epoch >= self.warmup_epochs:
             return None
         scaled, begin = self.scaled(minibatch), self.learning_rate if self.warmup_from is None else self.warmup_from

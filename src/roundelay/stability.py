@@ -75,7 +75,7 @@ NEIGHBOURS = 8
 
 @dataclass(frozen=True)
 class Edge:
-    """The largest stable rate x curvature of a strategy, as it was written, with so many learners."""
+    """The largest stable rate x curvature of a strategy, as it was written, with `learners` learners."""
 
     strategy: str
     learners: int

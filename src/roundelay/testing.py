@@ -57,7 +57,7 @@ def cluster(
 def plan(
     rounds: int, learners: int, rate: float = 0.1, epoch: int = 0, examples: int | None = None, seed: int = 1
 ) -> SegmentPlan:
-    """Return the plan of an epoch of `rounds` full rounds, or of so many examples."""
+    """Return the plan of an epoch of `rounds` full rounds, or of `examples` examples."""
     return SegmentPlan(EpochPlan(epoch, examples or rounds * MINIBATCH, MINIBATCH, learners, seed), rate)
 
 

@@ -414,7 +414,7 @@ def test_a_network_of_another_graph(model: Model, prior: Callable[[torch.Tensor]
     tensors = safetensors.torch.load(path.read_bytes())
     path.write_bytes(safetensors.torch.save({**tensors, "prior": prior(tensors["prior"]).clone()}))
     checked_anew(model.folder)
-    with pytest.raises(UserError, match="acoustic-1: the network does not have the"):
+    with pytest.raises(UserError, match="acoustic-1: its prior is not"):
         load_model(model.folder)
 
 

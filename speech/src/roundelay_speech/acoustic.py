@@ -214,7 +214,7 @@ def _strategy(recipe: Recipe, place: HostPlace | None) -> Strategy:
     """Return the strategy of the recipe, on one host or several.
 
     Raises:
-        UserError: the strategy cannot be trained with so many learners, or on several hosts.
+        UserError: the strategy cannot be trained with the recipe's number of learners, or on several hosts.
     """
     training = recipe.training
     strategy = make_strategy(training.strategy, training.options).under(training.rate, not training.size.per_learner)

@@ -15,7 +15,7 @@ from roundelay.runtime.hosts.options import HostOptions
 from roundelay.runtime.sim.cluster import Node, VirtualCluster
 
 EQUALLY_FAST = 1.01
-"""A plainer form (no codec, few fragments) is taken if it needs at most so many times the seconds of the fastest."""
+"""A plainer form (no codec, few fragments) is taken if it needs at most this many times the seconds of the fastest."""
 FILLED = 0.8
 """A learner's share of a minibatch is too small if it is computed at fewer examples a second than this times the rate
 of the whole."""

@@ -46,7 +46,7 @@ def read_facts(exp: Path, target_loss: float | None = None, link: VirtualLink | 
         link: between hosts, in place of the one in the records.
 
     Raises:
-        UserError: `exp` is no run of real learners, or it never reached that loss; names the file.
+        UserError: `exp` is no run of real learners, or never reached `target_loss`; names the file.
     """
     records = read_events(exp / EVENTS)
     started, segments = of_kind(records, RunStarted), of_kind(records, Segment)

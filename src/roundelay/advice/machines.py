@@ -42,8 +42,8 @@ class Machines:
 
 
 def probed_layers(parameters: float, frames: int, machines: Machines, processes: int = 1) -> VirtualCluster:
-    """Time a network of linear layers with about so many parameters on this machine; return the cluster of `machines`
-    like it. Of the `processes` of each learner, one is timed."""
+    """Time a network of linear layers with about `parameters` parameters on this machine; return the cluster of
+    `machines` like it. Of the `processes` of each learner, one is timed."""
     width = max(
         1,
         round(
@@ -87,8 +87,8 @@ def memory_bandwidth() -> float:
 
 
 def seconds_of(step: Callable[[int], None], learners: int) -> float:
-    """Return the median seconds of `step`, with as many threads as each of so many learners would have. `step` gets the
-    number of the step."""
+    """Return the median seconds of `step`, with as many threads as each of `learners` learners would have. `step` gets
+    the number of the step."""
     before = torch.get_num_threads()
     torch.set_num_threads(max(1, cores() // learners))
     try:
@@ -103,7 +103,7 @@ def seconds_of(step: Callable[[int], None], learners: int) -> float:
 
 
 def link_of(rate: str, bytes_per_second: float, milliseconds: float = 0.2) -> VirtualLink:
-    """Return a link that carries so many bytes a second, with a round trip of `milliseconds`; `rate` is its name."""
+    """Return a link that carries `bytes_per_second`, with a round trip of `milliseconds`; `rate` is its name."""
     if not bytes_per_second > 0:
         raise UserError(f"--link {rate}: nothing passes a link of that rate.")
     return VirtualLink(latency=milliseconds / 2e3, bandwidth=bytes_per_second)

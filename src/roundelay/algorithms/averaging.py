@@ -30,7 +30,7 @@ answer when it has one ..."""
 LEAST_MEAN_PIECE = CHUNK // 4
 """... and the fewest, below which messages cost more than waiting."""
 LIGHTER: Final = 1.5
-"""A row with a mark is followed by rows that are so many times lighter."""
+"""Factor by which the rows that follow a row with a mark are lighter."""
 UNSURE: Final = 2
 """Steps added to both masses before they are compared: early on, equally fast learners may differ by a step or two."""
 _LEAST_SHARE = 1e-9

@@ -43,19 +43,19 @@ first."""
 SWING: Final = (3, 4)
 """Steps that half a swing of the weights takes, where they swing from step to step."""
 EARLY: Final = 100
-"""In the first so many steps, a pair is taken every five."""
+"""Number of first steps in which a pair is taken every five."""
 WITHHELD: Final = 10
-"""No rate is above the user's until so many pairs are seen: steps too long do most harm at the beginning."""
+"""Number of pairs before which no rate is above the user's: steps too long do most harm at the beginning."""
 UNKNOWN: Final = 2
-"""Before any pair is seen, gradients are taken to be all signal; that counts as so many pairs."""
+"""Weight, in pairs, of the assumption that gradients are all signal, which holds before any pair is seen."""
 FREE: Final = -0.05
 """Ratio of product to squares of two gradients at and above which curvature limits no rate."""
 FULL: Final = -0.1
 """Ratio of product to squares of two gradients at and below which a rate must not be enlarged."""
 PAIRS_KEPT: Final = 5
-"""The last so many pairs count, about."""
+"""Number of last pairs that count, about."""
 SWINGS_KEPT: Final = 32
-"""The last so many products of gradients half a swing apart count, about."""
+"""Number of last products of gradients half a swing apart that count, about."""
 RETURN: Final = 0.1
 """Largest share of a gain that one pair gives back, since at first all of the gain is withheld."""
 NOISE_SCALARS: Final = (
@@ -74,7 +74,7 @@ _SHARE, _PAIRS, _KEPT, _FREE, _SWING, _SWINGS, _PAIR_FREE = range(len(NOISE_SCAL
 EARLIER: Final = "earlier gradient"
 """Name of the vector (P,) in which the first gradient of a pair waits for the others."""
 MOST: Final = 1 << 22
-"""Elements of a gradient that are looked at, at most: a sample of so many says as much as all of a large model's."""
+"""Most elements of a gradient that are looked at: this sample says as much as all elements of a large model."""
 _SPREAD: Final = 256
 """In a larger gradient, the number of places, evenly apart, that the sample is taken from."""
 _PIECE: Final = 16_384
@@ -197,7 +197,7 @@ def _weight(pairs: float) -> float:
 
 
 def _unseen(pairs: int) -> float:
-    """Return the weight, after so many pairs, of the gain assumed before any pair."""
+    """Return the weight, after `pairs` pairs, of the gain assumed before any pair."""
     first = min(pairs, PAIRS_KEPT - UNKNOWN)  # weights 1 / (UNKNOWN + 1), ..., 1 / PAIRS_KEPT
     return UNKNOWN / (UNKNOWN + first) * (1 - 1 / PAIRS_KEPT) ** (pairs - first)
 

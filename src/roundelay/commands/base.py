@@ -44,9 +44,9 @@ def add_described(command: Command, run: object, text: str, **named: Any) -> arg
 
     Behind an argument's names (with commas between) stand, in any order, the name of its value in the help; in angle
     brackets types and checks, of `TYPES`, `CHECKS` or `named`; choices, `{a,b}`; its default, which the help gets too
-    where it is a sentence's end; `!`: it must be given; `+`, `*`, `?` or a number: it is so many words; `...`: it may
-    be repeated; `++`: both; `->NAME`: its name among the parsed. An option with none of these is a flag. `@NAME` stands
-    for a text of `named`.
+    where it is a sentence's end; `!`: it must be given; `+`, `*`, `?` or a number: the number of its words; `...`: it
+    may be repeated; `++`: both; `->NAME`: its name among the parsed. An option with none of these is a flag. `@NAME`
+    stands for a text of `named`.
 
     Args:
         named: types, checks, choices and texts of this command alone.

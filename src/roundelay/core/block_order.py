@@ -65,7 +65,7 @@ class BlockOrder:
         arrange: orders the examples of a window.
         ahead: called with blocks that will be read soon.
         behind: called with blocks that will not be read again.
-        window: about so many examples a window; large rounds make it larger.
+        window: examples of a window, about; large rounds make it larger.
 
     Raises:
         ValueError: the plan has another number of examples than the blocks.
@@ -154,7 +154,7 @@ def block_starts(ends: Integers, block: int = BLOCK_SIZE) -> Integers:
 
     Args:
         ends: (U + 1,) beginnings of the stretches, and the end of the last.
-        block: about so many examples a block.
+        block: examples of a block, about.
     """
     at_least = np.arange(block, max(int(ends[-1]) - block // 2, block), block)
     return np.unique(np.concatenate([[0], np.searchsorted(ends, at_least), [len(ends) - 1]]))

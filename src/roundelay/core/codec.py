@@ -41,7 +41,7 @@ class Codec(ABC):
     error: ClassVar[float] = 0.0
     """Largest error of an element, as a share of the largest element of its block ..."""
     block: ClassVar[int] = 1
-    """... which is a run of so many elements, counted from the beginning of a chunk; 1: the element itself."""
+    """... which is a run of this many elements, counted from the beginning of a chunk; 1: the element itself."""
     form: ClassVar[torch.dtype] = torch.uint8
     """Type of the numbers of a coded chunk. Where a codec is one number an element, this spares it a view a chunk, of
     which a row has hundreds (1 % of the CPU time of a row between hosts in bf16)."""
@@ -53,8 +53,8 @@ class Codec(ABC):
 
     @abstractmethod
     def bytes_of(self, elements: int) -> int:
-        """Return the exact size of a coded vector of so many elements. The size of a vector is the sum of its chunks'
-        sizes, that of a whole chunk is a multiple of 8, and none is more than 4 above that of FP32."""
+        """Return the exact size of a coded vector of `elements` elements. The size of a vector is the sum of its
+        chunks' sizes, that of a whole chunk is a multiple of 8, and none is more than 4 above that of FP32."""
 
     @abstractmethod
     def encode(self, x: Tensor, coded: Tensor) -> None:
@@ -93,12 +93,12 @@ class Codec(ABC):
             self.remember(x[part], None if error is None else error[part], coded, arrived[part])
 
     def parts(self, coded: Tensor, elements: int) -> list[Tensor]:
-        """Return views of the bytes `coded` (uint8) of a vector of so many elements: its chunks, (B,) of type
+        """Return views of the bytes `coded` (uint8) of a vector of `elements` elements: its chunks, (B,) of type
         `form`."""
         return list(torch.split(coded[: self.bytes_of(elements)].view(self.form), self._numbers(CHUNK)))
 
     def _numbers(self, elements: int) -> int:
-        """Return B, the length of a coded chunk of so many elements."""
+        """Return B, the length of a coded chunk of `elements` elements."""
         return self.bytes_of(elements) // self.form.itemsize
 
 

@@ -83,7 +83,7 @@ class EpochPlan:
         return Minibatch(epoch=self.epoch, index=index, start=low + start, stop=low + stop)
 
     def _part(self, rank: int, first: int, learners: int, size: int) -> tuple[int, int]:
-        """Return the part of learner `rank` in `size` examples, which so many learners from rank `first` on share."""
+        """Return the part of learner `rank` in `size` examples, shared by `learners` learners from rank `first` on."""
         place, places = rank - first, learners
         if self.among:
             there = [other for other in self.among if first <= other < first + learners]

@@ -29,7 +29,8 @@ class MinibatchSize:
 
     def frames(self, learners: int, examples: int, sequences: int | None, kind: str = "frames") -> int:
         """Return the frames of a round, for a training set of `examples` frames in `sequences` sequences (None: it has
-        none). A size in sequences becomes the frames that so many have on average: all rounds have equally many frames.
+        none). A size in sequences becomes the frames that so many sequences have on average: all rounds have equally
+        many frames.
 
         Args:
             kind: kind of the examples; unless they are frames, they are sequences themselves.

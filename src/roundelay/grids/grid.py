@@ -116,8 +116,8 @@ class Tuning:
 @dataclass(frozen=True)
 class Contenders:
     """Trainings that are wanted of a recipe or script: strategies besides `sgd`, each written as in the command line;
-    learners, so many or so many; seeds that judge; stragglers: with and without them; tune: `KEY=V,V,V`, options chosen
-    on dev."""
+    numbers of learners; seeds that judge; stragglers: with and without them; tune: `KEY=V,V,V`, options chosen on dev.
+    """
 
     strategies: Sequence[str]
     learners: Sequence[int]

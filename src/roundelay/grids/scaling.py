@@ -52,12 +52,12 @@ COSTS = "costs.yaml"
 class WantedWays:
     """Ways to train that are wanted of a recipe.
 
-    strategies beside `sgd`; learners, so many or so many, in the recipe's runtime; simulated: more of them, at measured
-    costs; slower: everything a second time with learner 1 so many times slower; rates that are tried, or those of
-    `FACTORS`; wider: how many rates may be tried beyond each end; seeds that judge; loss: held-out, that seconds are
-    counted to, in place of the one that one learner ends with; wer: seconds are counted to a word error rate as well,
-    to target_wer, in percent, or the one that one learner ends with; hosts: number of hosts of one learner, played by
-    this machine; None: those that the environment gives, or one.
+    strategies beside `sgd`; numbers of learners in the recipe's runtime; simulated: larger numbers, at measured costs;
+    slower: factor by which learner 1 is slower, when everything is trained a second time; rates that are tried, or
+    those of `FACTORS`; wider: how many rates may be tried beyond each end; seeds that judge; loss: held-out, that
+    seconds are counted to, in place of the one that one learner ends with; wer: seconds are counted to a word error
+    rate as well, to target_wer, in percent, or the one that one learner ends with; hosts: number of hosts of one
+    learner, played by this machine; None: those that the environment gives, or one.
     """
 
     strategies: Sequence[str]

@@ -14,5 +14,5 @@ def steady_clock() -> float:
 
 
 def pause(seconds: float) -> None:
-    """Sleep for so many seconds."""
+    """Sleep for `seconds`."""
     time.sleep(seconds)

@@ -152,7 +152,7 @@ class WholeStep(LocalStep):
 
 
 MEASURED = 50
-"""One gradient in so many has its norm measured, which costs another pass over its elements; a step makes several."""
+"""One gradient in this many has its norm measured, which costs a pass over its elements; a step makes several."""
 
 
 @final

@@ -36,7 +36,7 @@ one met stands for all."""
 
 
 def others_known(learners: int) -> int:
-    """Return the length of `Row.others` among so many learners."""
+    """Return the length of `Row.others` among `learners` learners."""
     return min(learners, MOST_KNOWN)
 
 

@@ -58,7 +58,7 @@ class A2CiD2(Asynchronous):
         return frozenset(("exchange_share",))  # rows travel with their vectors, as they are
 
     def settled(self, learners: int) -> tuple[float, float]:
-        """Return the mixing rate, for one gradient's time, and the pull, for so many learners."""
+        """Return the mixing rate, for one gradient's time, and the pull, for `learners` learners."""
         ahead = {"fixed-ring": (1,), "exponential": doublings(learners)}
         eta, pull = constants(learners, ahead.get(self.topology))
         return (

@@ -180,6 +180,6 @@ class Strategy(ABC):
             )
 
     def check(self, learners: int) -> None:
-        """Raise a UserError if this strategy cannot run with so many learners."""
+        """Raise a UserError if this strategy cannot run with `learners` learners."""
         if learners < 1:
             raise UserError(f"learners is {learners}: at least one learner is needed.")

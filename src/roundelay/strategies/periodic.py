@@ -139,7 +139,7 @@ class Blocks(LocalSteps):
 
     @abstractmethod
     async def _end_block(self, me: Me, frames: float) -> None:
-        """Leave in the row the model to go on from, after a block in which this learner has trained so many frames."""
+        """Leave in the row the model to go on from, after a block in which this learner has trained `frames` frames."""
 
     def start(self, me: Me) -> None:
         """Prepare the learner's memory before the first block of a segment."""

@@ -116,7 +116,7 @@ class Quorate(Periodic):
             raise UserError(f"{self.name}.quorum is {self.quorum:g} with {learners} learners: give as many at most.")
 
     def terms(self, learners: int) -> Quorum:
-        """Return the terms on which a gathering of so many learners closes."""
+        """Return the terms on which a gathering of `learners` learners closes."""
         quorum = learners if self.quorum is None else self.quorum
         needed = math.ceil(quorum * learners - 1e-9) if quorum < 1 else int(quorum)
         return Quorum(needed, self.grace, self.spread, self.late == "drop", self.guard)

@@ -125,7 +125,7 @@ class StormResult:
 
     @property
     def shares(self) -> tuple[float, float]:
-        """The share by each of the undisturbed runs alone, the lower first, since the machine's speed varies."""
+        """Minibatches or frames counted a second in the storm, over those of each undisturbed run; the lower first."""
         by = [one.frames_per_second for one in (self.undisturbed, self.after)]
         found = sorted(self.storm.frames_per_second / calm if calm else 0.0 for calm in by)
         return found[0], found[1]

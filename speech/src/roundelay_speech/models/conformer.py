@@ -153,8 +153,8 @@ class Conformer(SequenceNetwork):
         return None if self.config.attention_chunk is None else _StreamedChunks(self, mean, std)
 
     def in_chunks(self, frames: int) -> AcousticNetwork:
-        """Return the network with the same parameters, evaluated in chunks of so many frames; attention sees as much of
-        the past as before, rounded up to whole chunks.
+        """Return the network with the same parameters, evaluated in chunks of `frames` frames; attention sees as much
+        of the past as before, rounded up to whole chunks.
 
         Raises:
             UserError: the network was trained on chunks of one size, or on none; `frames` is no multiple of

@@ -46,7 +46,7 @@ FALLBACK = (0.5, 1.0, 1.5)  # discounts of counts 1, 2, 3 and more where a text 
 
 @dataclass(frozen=True)
 class Estimator:
-    """Options of estimating a model from text."""
+    """Options of estimating an n-gram model from text."""
 
     order: int = 2  # the longest n-grams
     method: Method = "absolute"  # absolute or kneser-ney

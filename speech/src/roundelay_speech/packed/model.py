@@ -483,7 +483,7 @@ def _check(model: Model) -> None:
     columns = model.graph.num_pdfs
     for hearing, network in zip(model.hearings, model.packed.networks, strict=True):
         if hearing.model.prior.shape != (columns,) or np.isnan(hearing.model.prior).any():
-            raise UserError(f"{network.folder}: the network does not have the {columns} columns of the graph.")
+            raise UserError(f"{network.folder}: its prior is not {columns} numbers, one for each column of the graph.")
         width = sum(part.width for part in hearing.parts)
         if not len(hearing.usual[0]) == len(hearing.usual[1]) == width:
             raise UserError(f"{network.folder}: the network has {width} features, and {PACKED} the means of others.")

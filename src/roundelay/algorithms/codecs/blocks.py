@@ -29,7 +29,7 @@ _SIXTEEN_BITS = -256  # a mask of all of a float32 but the last 8 bits of its si
 
 
 def scales_of(elements: int) -> int:
-    """Return the number of blocks in so many elements, the last one perhaps shorter."""
+    """Return the number of blocks in `elements` elements, the last one perhaps shorter."""
     return -(-elements // BLOCK)
 
 

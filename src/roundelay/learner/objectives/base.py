@@ -104,6 +104,6 @@ class Classification(Objective):
         return torch.stack([evidence.measure.double(), correct.double()], -1)
 
     def read(self, counts: Tensor, examples: int) -> list[Statistics]:
-        """Return the statistics of R minibatches of so many examples, from their `counts` (R, 2), which waits once for
-        a GPU."""
+        """Return the statistics of R minibatches of `examples` examples, from their `counts` (R, 2), which waits once
+        for a GPU."""
         return [Statistics(examples, mean * examples, int(right)) for mean, right in counts.tolist()]

@@ -79,7 +79,7 @@ ROW_MAY_TAKE_S = 0.5
 
 
 def judge(ways: Iterable[Way], parameters: int) -> list[Finding]:
-    """Judge the measured links between hosts for a model of so many parameters."""
+    """Judge the measured links between hosts for a model of `parameters` parameters."""
     findings = []
     for way in ways:
         about = f"{way.origin} -> {way.target}"

@@ -282,7 +282,7 @@ def send_fact(connection: socket.socket, fact: Fact, *descriptors: int) -> None:
 
 
 def receive_fact(connection: socket.socket, seconds: float = MESSAGE_SECONDS) -> tuple[Fact, list[int]]:
-    """Receive a message over a Unix socket within so many seconds; return it and the file descriptors sent with it.
+    """Receive a message over a Unix socket within `seconds`; return it and the file descriptors sent with it.
 
     Raises:
         EOFError: the other end has closed.

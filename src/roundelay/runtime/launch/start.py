@@ -77,7 +77,7 @@ def launch(
     prefix: bool = True,
     endings: Endings | None = None,
 ) -> int:
-    """Run `command` as so many learners on this host, and wait for all of them.
+    """Run `command` as `learners` learners on this host, and wait for all of them.
 
     If the environment makes this one of several hosts (`read_place`), learners of all of them train together. A Python
     script is run by this Python; `say` gets a sentence on each failure. A learner that ends does not end the others;

@@ -26,7 +26,7 @@ class Node:
     """`count` equal machines with `learners` each.
 
     speed      factor on the speed of `compute`
-    cores      learners beyond so many share them evenly; None: each has a processor of its own
+    cores      processors; more learners than processors share them evenly; None: each has a processor of its own
     slowdown   measured: factor on the per-frame part of a minibatch by the number of learners on the machine, for
                resources that they share unseen (memory, buses, input). 1 for one learner; straight lines between the
                given numbers, and the last one's slope beyond it
@@ -90,7 +90,7 @@ class VirtualLink:
     """A link between learners: a message of M bytes takes latency + M / bandwidth seconds.
 
     shared: all transfers over it go one after another; inside a node it is then a bus, between nodes the one network
-    interface of each node. restart: a mean of models after `idle` seconds without one takes so many times as long.
+    interface of each node. restart: a mean of models after `idle` seconds without one takes `restart` times as long.
     """
 
     latency: NonNegative = 0.0

@@ -378,7 +378,7 @@ _ALGORITHMS: dict[str, Callable[[Prices, tuple[int, ...], float], float]] = {
 
 
 def _bus(link: VirtualLink, messages: int, size: float) -> float:
-    """Return the seconds of so many simultaneous messages: side by side, or one after another on a bus."""
+    """Return the seconds of `messages` simultaneous messages: side by side, or one after another on a bus."""
     return link.latency + (messages if link.shared else 1) * size / link.bandwidth
 
 
