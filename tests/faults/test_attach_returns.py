@@ -44,7 +44,7 @@ def test_a_learner_that_died_comes_back_to_the_session_and_each_example_is_train
     assert (status.live.steps, status.live.living) == (EPOCHS * EXAMPLES // BATCH, [0, 1])
     assert headline(status)[1] == "adpsgd random-ring weighed by progress, 2 learners, 24 steps of all"
     assert f"learner 0 ended with status {KILLED}, and is started again (1 of 1)." in done.stderr
-    assert "rank 0 has come back, and begins where another learner is." in done.stderr
+    assert "rank 0 comes to learners that train already, and begins where another is." in done.stderr
 
 
 @pytest.mark.parametrize("by", ["sampler", "share"])

@@ -166,7 +166,7 @@ class Session:
         self.came_back = learner.late
         """True if this learner has come back to a session that ran without it."""
         if learner.late:
-            log.warning("rank %d has come back, and begins where another learner is.", self.rank)
+            log.warning("rank %d comes to learners that train already, and begins where another is.", self.rank)
         elif not learner.agreed:
             log.warning("rank %d began with other weights or buffers than rank 0, and takes rank 0's.", self.rank)
         if learner.late or not learner.agreed:
