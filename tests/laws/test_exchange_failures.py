@@ -2,7 +2,7 @@
 
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
-from dataclasses import fields, replace
+from dataclasses import fields
 from typing import Any
 
 import pytest
@@ -262,11 +262,6 @@ def test_what_another_host_cannot_do_is_said() -> None:
             ask(worker, Overwrite(2, elsewhere))
         with pytest.raises(UserError, match="is not known by name"):
             ask(worker, Exchange(2, lambda mine, theirs: None))
-
-
-def test_several_hosts_cannot_be_recorded(tmp_path: Any) -> None:
-    with hosts([0, 1]) as (zero, _), pytest.raises(UserError, match="Leave out --record"):
-        replace(zero.spec(0), trace=tmp_path)
 
 
 NUMBERS = st.sampled_from([0, 1, -1, 0.5, 1e300, -1e300, 2**53, 2**63, 2**70, 10**300, True, None, "1", [1]])

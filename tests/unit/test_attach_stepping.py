@@ -14,7 +14,7 @@ from torch import Tensor, nn
 
 import roundelay
 from roundelay.attached.parameters import Parameters
-from roundelay.attached.stepping import scaled_rates
+from roundelay.attached.stepping import INNER, scaled_rates
 from roundelay.core.errors import UserError
 from roundelay.strategies import make_strategy
 from support.small_loop import backward, batches, loss_of, network, network_by_sgd
@@ -308,13 +308,14 @@ def test_a_step_around_the_session_is_refused() -> None:
             step()
 
 
-def test_a_wrapped_optimizer_is_unwrapped() -> None:
-    """As Accelerate and Opacus wrap it: under any name; one that it has beside, for other parameters, is none."""
+@pytest.mark.parametrize("name", INNER)
+def test_a_wrapped_optimizer_is_unwrapped(name: str) -> None:
+    """As Accelerate, SAM and Opacus wrap it; the last has no groups of its own."""
 
     class Wrapped(torch.optim.Optimizer):
         def __init__(self, optimizer: torch.optim.Optimizer) -> None:
-            self.beside = torch.optim.SGD([torch.zeros(1, requires_grad=True)], lr=0.1)
-            self.held, self.param_groups = optimizer, optimizer.param_groups
+            setattr(self, name, optimizer)
+            self.held = optimizer
 
         def step(self, closure: Any = None) -> Any:
             return self.held.step(closure)

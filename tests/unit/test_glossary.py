@@ -58,6 +58,7 @@ MEANT = {
     ("voices?", "speech/corpus/demo/make.py"): "speech synthesis",
     ("voices?", "speech/corpus/demo/voice.py"): "speech synthesis",
     ("voices?", "speech/corpus/readers/calls.py"): "the voice of a caller",
+    ("voices?", "speech/decode/evidence.py"): "speech synthesis",
     ("books?", "speech/corpus/readers/librispeech.py"): "audio books",
     ("books?", "speech/decode/lm/arpa_file.py"): "a book as one line of text",
     ("books?", "speech/hmm/flat_start.py"): "The HTK Book",

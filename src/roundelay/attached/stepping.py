@@ -42,6 +42,10 @@ Ask = Callable[[int, Callable[[], Any] | None], Any]
 
 _PARAMS, _SCALING = itemgetter("params"), frozenset(SCALING)
 
+INNER = ("optimizer", "base_optimizer", "original_optimizer")
+"""Attributes under which a wrapper has the optimizer that does its work: Accelerate's, SAM, Opacus's DPOptimizer. Any
+attribute would be too many: a wrapper that moves weights after the other's step (Lookahead) is attached as a whole."""
+
 
 def unwrapped(optimizer: Optimizer) -> Optimizer:
     """Return the optimizer that does the work, of one that another has wrapped.
@@ -49,7 +53,7 @@ def unwrapped(optimizer: Optimizer) -> Optimizer:
     Raises:
         UserError: it is no optimizer of torch's kind.
     """
-    while inner := [one for one in getattr(optimizer, "__dict__", {}).values() if _does_the_work(one, optimizer)]:
+    while inner := [one for name in INNER if isinstance(one := getattr(optimizer, name, None), Optimizer)]:
         optimizer = inner[0]
     kind = type(optimizer)
     if not isinstance(getattr(optimizer, "param_groups", None), list) or not callable(getattr(optimizer, "step", None)):
@@ -59,19 +63,6 @@ def unwrapped(optimizer: Optimizer) -> Optimizer:
             "in a loop of your own.)"
         )
     return optimizer
-
-
-def _does_the_work(held: object, of: Optimizer) -> bool:
-    """Return whether an attribute of an optimizer is one that steps the same parameters: that of Accelerate's, of SAM,
-    of Opacus's DPOptimizer."""
-    if not isinstance(held, Optimizer) or held is of:
-        return False
-    groups = getattr(of, "param_groups", None)
-    return groups is None or _numbers_in(groups) == _numbers_in(held.param_groups)
-
-
-def _numbers_in(groups: list[dict[str, Any]]) -> set[int]:
-    return {id(p) for group in groups for p in group["params"]}
 
 
 class Stepper:
