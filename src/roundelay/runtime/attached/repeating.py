@@ -157,8 +157,8 @@ class RepeatedPlace:
 
 
 def open_record(record: str | Path | None, repeats: Path | None, place: RepeatedPlace, late: bool) -> SessionRecord:
-    """Return the record of a session: one that is taken, in the folder `record`; the one that `repeats` has, to be
-    repeated; or one of no notes, if neither is given.
+    """Return the record of a session: one that repeats the record `repeats`, if given; else one that is taken in the
+    folder `record`; or one of no notes, without `record` or for a learner that is `late`.
 
     Args:
         repeats: the folder of the record that `roundelay replay` was given.
