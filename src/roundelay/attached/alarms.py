@@ -99,8 +99,7 @@ class GradientAlarms:
 
 
 def say_not_finite(parameters: Parameters, vector: Tensor, rank: int) -> bool:
-    """Warn if the model `vector` (P,) that learners have in common is not finite, and name the first such parameter.
-    Return True if so."""
+    """Warn if the common model `vector` (P,) is not finite, and name the first such parameter; return True if so."""
     if bool(vector.sum().isfinite()):
         return False
     views = zip(parameters.names, parameters.views(vector), strict=True)

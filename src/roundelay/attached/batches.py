@@ -109,8 +109,7 @@ class SharedBatches(Shared):
         return numbered.fetch, lambda: numbered.count
 
     def ended(self, given: int) -> None:
-        """Note that a pass is over, with `given` batches for this learner, and let others know how many it had in
-        all."""
+        """Note that a pass is over, with `given` batches for this learner; let others know the number of all."""
         super().ended(given)
         if self._going_through is not None:
             self._going_through.note_end()

@@ -117,8 +117,7 @@ def chosen_strategy(
 
 
 def _heard(group: Group, module: nn.Module, probe: Probe | None) -> Chosen:
-    """Return the choice of the learner's first process; compute this process's part of measured gradients until
-    then."""
+    """Return the choice of the learner's first process; compute this process's part of gradients until then."""
     with _without_trace(module):
         while (said := group.said(b"")) == COMPUTE:
             assert probe is not None

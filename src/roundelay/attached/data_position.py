@@ -52,8 +52,7 @@ class DataPosition:
 
 
 def runs(pieces: Pieces) -> list[list[int]]:
-    """Return `pieces` as runs of equal steps, [first, past the last, step] each, since an epoch may have millions of
-    pieces."""
+    """Return `pieces` as runs of equal steps, [first, past the last, step] each, for an epoch may have millions."""
     if isinstance(pieces, range):
         return [[pieces.start, pieces.stop, pieces.step]] if pieces else []
     found: list[list[int]] = []

@@ -57,8 +57,7 @@ def left_alone(function: F) -> F:
 
 @final
 class CompiledCalls:
-    """Reports of calls of compiled functions to the method `report`, until they are removed or the method's object is
-    gone."""
+    """Reports of calls of compiled functions to the method `report`, until removed or its object is gone."""
 
     _all: ClassVar["weakref.WeakSet[CompiledCalls]"] = weakref.WeakSet()
     _original: ClassVar[Callable[..., Any] | None] = None
@@ -151,9 +150,8 @@ class PickledWithoutHook:
 
 @final
 class ForwardHooks:
-    """The session's forward pre-hook on every part of a module that uses parameters, so that whichever part is called
-    first finds them right. Calls of compiled functions, in which the hook has no effect, are reported by
-    `CompiledCalls`.
+    """The session's forward pre-hook on every part of a module that uses parameters, so that whichever is called first
+    finds them right. Calls of compiled functions, where it has no effect, are reported by `CompiledCalls`.
 
     Once a step has begun the hook has nothing to do until its gradient is taken, but on the root, where it looks at
     further forwards. Then it rests: torch takes a longer way through each module that has a hook, which for 28 modules
@@ -304,8 +302,7 @@ OF_IT = (
 
 @final
 class Uses:
-    """Parameters that are watched for reads of their values. `used` is called before the first read, and is to call
-    `forget`."""
+    """Parameters watched for reads of their values. `used` is called before the first read, and is to call `forget`."""
 
     def __init__(self, used: Callable[[], None]) -> None:
         self._kind = _watched_by(weakref.WeakMethod(used))

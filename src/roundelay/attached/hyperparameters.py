@@ -29,8 +29,7 @@ NumberPlace = tuple[int, str, int]
 
 
 def settings_of(optimizers: Sequence[Optimizer], module: nn.Module) -> dict[str, Any]:
-    """Return the optimizers' classes and options, as plain values by readable names, and the names of each group's
-    parameters."""
+    """Return the optimizers' classes and options as plain values, and the names of each group's parameters."""
     names = {id(p): name for name, p in module.named_parameters()}
     found: dict[str, Any] = {f"optimizer{_of(n, optimizers)}": type(one).__name__ for n, one in enumerate(optimizers)}
     for n, one in enumerate(optimizers):
@@ -114,8 +113,7 @@ class UsersOptimizers(SteppedByLoop):
 
     @contextmanager
     def under(self, numbers: Sequence[float]) -> Iterator[None]:
-        """Set the first of the optimizers' numbers to `numbers` until the end of the `with`; changes made in it
-        stay."""
+        """Set the first of the optimizers' numbers to `numbers` during the `with`; changes made in it stay."""
         own = self.numbers()
         self._write(numbers, own)
         try:

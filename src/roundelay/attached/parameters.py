@@ -62,8 +62,7 @@ def refuse_wrapped(module: nn.Module, rank: int) -> None:
 
 
 def refuse_reducer(rank: int, attached: nn.Module | None = None) -> None:
-    """Refuse, in a forward, a DistributedDataParallel over several processes that was made around the module after
-    attach.
+    """Refuse, in a forward, a DistributedDataParallel over several processes made around the module after attach.
 
     Args:
         attached: the DistributedDataParallel that was given to attach, if one was.
@@ -403,8 +402,7 @@ class Buffers:
                 offset += size
 
     def mean(self, packed: Sequence[Tensor]) -> Tensor:
-        """Return the buffers of the model to evaluate, (B,), from those of the living learners, `packed`, (B,) each, in
-        order of rank."""
+        """Return the buffers of the model to evaluate, (B,), from the living learners' `packed`, (B,) each, by rank."""
         means, offset = [], 0
         for buffer in self._kept():
             end = offset + buffer.nbytes

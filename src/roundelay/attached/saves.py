@@ -426,8 +426,7 @@ class SessionSaves(Giver):
         return resumed_from(found, self._fitting, self._buffers)
 
     def _take(self, resumed: Resumed, folder: Path) -> None:
-        """Load the values that are this learner's alone, after the meeting: buffers, optimizers, random states, data
-        positions."""
+        """Load this learner's own values, after the meeting: buffers, optimizers, random states, data positions."""
         self._buffers.unpack(resumed.buffers)
         self._load_optimizers(resumed, folder)
         set_random_states(resumed.random, self._device)

@@ -125,8 +125,7 @@ def attach(
 
 
 class Session:
-    """One learner's part in training a module together with other learners, as `attach` returns it. Also a context
-    manager that closes the session.
+    """One learner's part in training a module together with others; `attach` returns it. A `with` closes the session.
 
     `consensus`, `meet`, `state_dict`, `load_state_dict`, `save` and `close` are meetings: every learner must come to
     them, equally often and in the same order. Between two meetings each may take as many steps as it has data for.
@@ -396,8 +395,7 @@ class Session:
         }
 
     def _work(self) -> float:
-        """Return how far the model moves by the steps of all learners, relative to those of the learner with most
-        steps."""
+        """Return how far all learners' steps move the model, relative to those of the learner with most steps."""
         counts, learners = self._learner.counts, len(self._learner.to_the_end)
         moved, longest = work_of(counts.rate_factors, counts.steps, self.strategy, learners, learners)
         return moved / longest if longest else 0.0

@@ -50,8 +50,7 @@ class LoopProgress:
 
 @final
 class Followed:
-    """The learner as seen by those of its processes that follow its first one, which draws minibatches for all of
-    them."""
+    """The learner as seen by its processes that follow the first, which draws minibatches for all of them."""
 
     together: Sequence[int] = ()  # ranks that take part in the segment that runs, as last heard
 
@@ -99,8 +98,7 @@ class _Drawn:
 
 @final
 class Drawing(Iterator[Any]):
-    """One pass over minibatches. It begins when its first minibatch is asked for, since some loaders make two iterators
-    and go through one."""
+    """One pass over minibatches, begun when the first is asked for: some loaders make two iterators and use one."""
 
     def __init__(self, shared: "Shared") -> None:
         self._shared = shared
@@ -246,8 +244,7 @@ class Shared(Sampler[Any]):
 
     @abstractmethod
     def _open(self, epoch: int, left: PassLeft) -> tuple[Fetch, Callable[[], int]]:
-        """Begin a pass over `epoch`, of which `left` is left; return `fetch` and `pieces` as `Drawing.begin` takes
-        them."""
+        """Begin a pass over `epoch`, with `left` of it left; return `fetch` and `pieces` for `Drawing.begin`."""
 
     @property
     @abstractmethod
@@ -283,7 +280,7 @@ class Shared(Sampler[Any]):
         """Data that come in another order in every epoch; None if they do not, or if only their number is known."""
 
     def comes_after(self, before: "Sequence[Shared]") -> None:
-        """Find, among the samplers that the learner has made `before` this one, the last with the same data and
+        """Find, among the samplers that the learner made `before` this one, the last with the same data and
         arguments."""
         source = self._shuffled_source
         alike = (one for one in reversed(before) if source is not None and one._shuffled_source is source)
@@ -369,8 +366,7 @@ class Shared(Sampler[Any]):
         self._not_trained = 0 if self.progress().completed else given
 
     def settle(self) -> None:
-        """Tell the shared queue, before a meeting, which minibatches have been trained; warn of a pass that trained
-        none."""
+        """Tell the shared queue, before a meeting, which minibatches are trained; warn of a pass that trained none."""
         if self._not_trained and not self.progress().completed:
             log.warning(
                 f"rank {self._learner.rank}: a pass over shared batches is over, and no step trained the "
@@ -429,8 +425,7 @@ class Shared(Sampler[Any]):
 
 
 def _in_turn(run: Pieces, cut: int, place: int) -> bool:
-    """Return True if the minibatches `run` are those of `place` when every `cut` in a row are dealt out to as many
-    learners."""
+    """Return True if the minibatches `run` are those of `place` where every `cut` are dealt out in turn."""
     if isinstance(run, range):
         return not run or (run.start % cut == place and run.step % cut == 0)
     return all(number % cut == place for number in run)
@@ -441,8 +436,7 @@ def _words(batch_size: int, dataset: int) -> str:
 
 
 class SharedSampler(Shared):
-    """Batch sampler for `DataLoader(dataset, batch_sampler=...)`, in the place of DistributedSampler. Made by
-    `session.sampler`.
+    """`DataLoader`'s `batch_sampler`, in the place of DistributedSampler. Made by `session.sampler`.
 
     All learners make it alike: another length, size of minibatches, seed or the like is refused. Each epoch has one
     shuffled order, the same on all learners, cut into rounds of one minibatch a learner
@@ -493,8 +487,7 @@ class SharedSampler(Shared):
 
     @property
     def sampler(self) -> "SharedSampler":
-        """This sampler itself, for toolkits that look into a batch sampler for one of examples, to tell it the
-        epoch."""
+        """This sampler itself, for toolkits that look for a sampler in a batch sampler, to tell it the epoch."""
         return self
 
     def __len__(self) -> int:

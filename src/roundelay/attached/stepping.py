@@ -245,8 +245,7 @@ def check_rates(optimizers: Sequence[Optimizer], rank: int) -> None:
 
 @final
 class OtherOptimizers:
-    """A hook on all optimizers that refuses steps of attached parameters which the session has not asked for, until it
-    is removed."""
+    """A hook on all optimizers that refuses steps of attached parameters from outside the session, until removed."""
 
     def __init__(self, steppers: Sequence[Stepper], parameters: Parameters, rank: int) -> None:
         self._steppers, self._mine, self._rank = steppers, {id(p) for p in parameters.all}, rank

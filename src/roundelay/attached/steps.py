@@ -305,8 +305,7 @@ class Steps:
         self.show_home()
 
     def _agree(self, examples: float) -> float:
-        """Agree on the step with the other processes of this learner, if it has any; return the weight of its
-        gradient."""
+        """Agree on the step with the learner's other processes, if it has any; return the weight of its gradient."""
         if self._group is None:
             return examples
         if self.replicas is not None and self.completed < FIRST:
@@ -338,8 +337,7 @@ class Steps:
                 view.zero_()
 
     def _update(self, gradient: Gradient, own: bool, given: Sequence[bool]) -> bool:
-        """Let the optimizers update the row by `gradient`, under the row's lock. Return True if the snapshot equals the
-        row afterwards."""
+        """Update the row by `gradient`, under its lock. Return True if the snapshot equals the row afterwards."""
         late, self._late = self._late, None
         factor = self.learner.rate_factor(gradient)
         for stepper in self._steppers:

@@ -50,8 +50,8 @@ class VectorPlace(ABC):
         """Begin an update under the row's lock: make `row` equal to the learner's row."""
 
     def end_update(self) -> bool:
-        """End an update under the row's lock: make the learner's row equal to `row`. Return True if the snapshot is
-        made so too."""
+        """End an update under the row's lock: copy `row` to the learner's row. Return True if the snapshot is so
+        too."""
         return False
 
     @abstractmethod

@@ -26,9 +26,9 @@ SINCE_IT_BEGAN, SINCE_ANOTHER = 1, 2
 
 @dataclass(frozen=True)
 class BetweenHosts(View):
-    """Tables for the learners of one host and its process that speaks to other hosts. The process publishes
-    `conducted`, `over`, `leads` and `answered`, and writes `drawn` and `made_again`. A learner writes its own items of
-    `process`, `key`, `pieces` and `keep`, and publishes `asked` after these three."""
+    """Tables for a host's learners and its process for other hosts. The process publishes `conducted`, `over`, `leads`
+    and `answered`, and writes `drawn` and `made_again`; a learner writes its own items of `process`, and of `key`,
+    `pieces` and `keep` before it publishes `asked`."""
 
     PUBLISHED = ("conducted", "over", "leads", "asked", "answered")
 

@@ -101,8 +101,7 @@ class AttachTerms:
 
 
 class Entrance:
-    """Entrance of one learner to a session: it finds the others, agrees with them on the terms, and opens their shared
-    memory.
+    """Entrance of one learner, which finds the others, agrees on the terms, and opens their shared memory.
 
     Args:
         initial: the row at the beginning, (P,) float32; rank 0's counts.
@@ -153,8 +152,7 @@ class Entrance:
 
     @contextmanager
     def open(self, rendezvous: LocalRendezvous, patience: Patience) -> Iterator[ArenaAccess]:
-        """Open the memory that all learners of this host share, for the `with`. In its body, the first of them goes on
-        to `share` it.
+        """Open the memory that all learners of this host share. In the `with`, the first of them goes on to `share` it.
 
         Raises:
             UserError: the learners do not agree, or this one cannot open the first one's memory.

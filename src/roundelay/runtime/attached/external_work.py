@@ -133,8 +133,7 @@ class VotedUpdate:
         self._together = terms.strategy.traits.synchronous
 
     def begin_round(self, segment: int) -> None:
-        """Begin the next round of this learner; wake the process for other hosts if a learner that has ended the
-        segment may wait for it."""
+        """Begin the next round; wake the process for other hosts if a learner that has ended the segment may wait."""
         publish(self._arena.queue.rounds, self._rank, self._round + 1)
         if self._rung and (self._ending >= segment).any():
             self._bell.ring()
@@ -196,8 +195,7 @@ class VotedUpdate:
             return not together.skip and self._update(gradient, False, together.given)
 
     def _numbers_of_all(self, group: Sequence[int], round_: int) -> AbstractContextManager[None]:
-        """Return a context in which the optimizers have the numbers that all of `group` use for a mean begun in round
-        `round_`."""
+        """Return a context with the optimizers' numbers that all of `group` use for a mean begun in round `round_`."""
         lowest = votes.lowest(self._arena, group, round_)
         if lowest is None:
             return nullcontext()

@@ -204,8 +204,7 @@ class AttachedLearner:
         self._engine.finish_deferred()
 
     def _adopt(self, access: ArenaAccess, source: int) -> None:
-        """Begin with the row, memory and shown bytes of learner `source` of this host, or with the centre's row if that
-        is here."""
+        """Begin with the state of learner `source` of this host, but with the centre as row if that is here."""
         arena, rank, centre = self.arena, self.rank, self._around.has_centre
         memory = [(arena.vector(name, rank), arena.vector(name, source)) for name in arena.layout.memory]
         adopt(access.rows[rank], access.rows[-1 if centre else source], memory)
@@ -395,8 +394,7 @@ class AttachedLearner:
 
     def meet(self, kind: str, read: Callable[[], None], shown: Tensor | None = None) -> None:
         """End the segment together with all that live, in a meeting of this kind. `read` is called while no learner
-        writes: rows stay as they are, and the bytes that all learners have `shown` can be read. It may write this
-        learner's state.
+        writes: rows stay as they are, and the bytes that all have `shown` are there. It may write this learner's state.
 
         Raises:
             LearnerDied, TimeoutError: as for `begin_step`.
@@ -438,8 +436,7 @@ class AttachedLearner:
         self.inputs.look()
 
     def _finish(self) -> None:
-        """Run the strategy's coroutine to its end, with empty minibatches as long as learners that take steps with this
-        one have others."""
+        """Run the coroutine to its end, with empty minibatches while learners that take steps with this one go on."""
         self._start()
         if self.begun:  # a minibatch without a gradient
             self.answer_nothing()
@@ -482,8 +479,7 @@ class AttachedLearner:
         self._patience.until(come, f"learners {list(comrades)} to end the segment, or to take a step")
 
     def consensus_into(self, out: Tensor) -> None:
-        """Write the model to evaluate into `out` (P,), while `meet` reads: the centre, or the mean of all holders'
-        rows."""
+        """Write into `out` (P,), while `meet` reads, the model to evaluate: the centre, or the mean of all holders."""
         self._look()
         self._around.consensus_into(out, self._members)
 
@@ -576,13 +572,12 @@ class AttachedLearner:
 
     @property
     def to_the_end(self) -> tuple[int, ...]:
-        """Ranks that live, or have lived until they closed the session; after this learner has left, those at that
-        moment."""
+        """Ranks that live, or lived until they closed the session; if this learner has left, those at that time."""
         return self._final[2] if self._gone else self._members.to_the_end
 
     def leave(self, manner: int = CLOSED) -> None:
-        """Leave the session: others wait for this learner no more. Its mapped memory is given back once no vector of it
-        is held."""
+        """Leave the session: others wait for this learner no more. Its memory is unmapped once no vector of it is
+        held."""
         if self.left:
             return
         self._final, self._gone = (self.counts, self.steps, self.to_the_end), True

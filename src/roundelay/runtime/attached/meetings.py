@@ -48,14 +48,12 @@ class Meetings:
         self._now = kind
 
     def announce(self, number: int) -> None:
-        """Write the kind of this learner's meeting for the others, before the learner counts as come to meeting
-        `number`."""
+        """Write the kind of this learner's meeting, before the learner counts as come to meeting `number`."""
         self._kind[number % 2, self._rank] = KINDS.index(self._now)
         self._nth[number % 2, self._rank] = self._before[self._now]
 
     def check(self, number: int, came: Sequence[int]) -> None:
-        """Check that the learners `came`, who have come to meeting `number`, are in the same kind of meeting as this
-        learner.
+        """Check that the learners that `came` to meeting `number` are in a meeting of the same kind as this one.
 
         Raises:
             MeetingsDiffer: a learner is in another meeting; names both learners, and their meetings.
@@ -99,8 +97,7 @@ def _ordinal(number: int) -> str:
 
 @dataclass(frozen=True)
 class SaveTables(View):
-    """Tables of learners' saves. Each learner writes its own items before it comes to a meeting; all read them in the
-    meeting."""
+    """Tables of saves. A learner writes its own items before it comes to a meeting; the others read them there."""
 
     whole: Integers = table(L)  # Number of the newest save that a learner has whole; 0: none
     last: Integers = table(L)  # The highest number of a save, whole or not, that it knows

@@ -80,9 +80,8 @@ class Attendance(View):
     meeting; 0: none was."""
 
     def may_come(self, rank: int, cut: int) -> bool:
-        """Return True if learner `rank`, which has come back, belongs to a pass under way that began in segment `cut`,
-        since it lived then. To a pass that others have shared out without it, it has nothing to add, and would miss
-        meetings in it."""
+        """Return True if learner `rank`, which has come back, lived in segment `cut`, when a pass under way began. To a
+        pass that others have shared out without it, it has nothing to add, and would miss meetings in it."""
         return bool((int(self.met[rank]) + 1) // 2 >= cut)
 
 
@@ -243,8 +242,7 @@ class Membership:
         self._watch.look([rank for rank in range(self._arena.layout.learners) if rank != self.rank], closely)
 
     def gather(self, ranks: Sequence[int], look_outside: Callable[[], None]) -> None:
-        """Wait at the start until all of `ranks` have entered. `look_outside` raises if it knows that one of them will
-        not.
+        """Wait at the start until all of `ranks` have entered. `look_outside` raises if it knows that one never will.
 
         Raises:
             LearnerDied: one of `ranks` ended before all had entered.

@@ -76,8 +76,7 @@ class SessionRecord(ABC):  # noqa: B024  most sessions note nothing
         return ArenaBackend(access, vectors, means, work)
 
     def remote(self, remote: RemoteRows, row: Row) -> RemoteRows:
-        """Return the learner's access to rows of other hosts, as this record notes or repeats it: `remote`, or one
-        around it; `row` is the learner's own."""
+        """Return the access to other hosts' rows: `remote`, or one around it that repeats; `row` is the learner's."""
         return remote
 
     def note_gradient(self, point: Tensor, gradient: Tensor, weight: float) -> None:
@@ -93,8 +92,7 @@ class SessionRecord(ABC):  # noqa: B024  most sessions note nothing
         number there is."""
 
     def leave(self, manner: int, me: LearnerState, centre: Tensor | None) -> None:  # noqa: B027
-        """Note that the learner leaves in one of the manners of membership.py; `centre` (P,), if this learner answers
-        for it."""
+        """Note that the learner leaves in this manner of membership.py; `centre` (P,), if it answers for that."""
 
 
 @final

@@ -240,8 +240,7 @@ class RepeatedEvents(Recorded):
         publish(self._tables.done, self.rank, self.seen)
 
     def end_carrying(self) -> None:
-        """Wait until exchanges between hosts have been repeated, if this learner has the thread that repeats them for
-        all."""
+        """Wait until exchanges between hosts are repeated, if this learner has the thread that does so for all."""
         if self.carrying.ident is not None:
             what = "exchanges between hosts to be repeated"
             self._patience.until(lambda: not self.carrying.is_alive(), what, PAUSES)

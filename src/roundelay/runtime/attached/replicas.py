@@ -82,9 +82,8 @@ class Replicas(Group):
 
 
 def replicas_of(module: nn.Module) -> Replicas | None:
-    """Return the processes of a learner that has wrapped its whole module in a DistributedDataParallel; None if
-    `module` is no such wrapper, or is over one process, or over all processes of a launcher that knows nothing of
-    groups.
+    """Return the processes of a learner with its whole module in a DistributedDataParallel; None if `module` is not
+    one, or is one over a single process, or over all processes of a launcher that knows nothing of groups.
 
     Raises:
         UserError: the processes' ranks are not consecutive.

@@ -25,8 +25,7 @@ from roundelay.strategies.base import Strategy
 
 @dataclass(frozen=True)
 class SavesSoFar:
-    """Summary of the saves of the learners that take part: the newest that all have whole, the highest number of any,
-    and the ranks that lack one."""
+    """Saves of the learners that take part: the newest that all have whole, the highest number, and who lacks one."""
 
     whole: int
     last: int
@@ -36,8 +35,7 @@ class SavesSoFar:
 
 @final
 class SavedState:
-    """The state of one learner, read for a save and loaded from one. All methods but `note` are for meetings, in which
-    no learner writes."""
+    """One learner's state, for saves. All methods but `note` are for meetings, in which no learner writes."""
 
     def __init__(
         self,
@@ -130,8 +128,7 @@ class SavedState:
         return list(self._around.taking_part(self._members()))
 
     def note(self, whole: int, last: int) -> None:
-        """Write, before a meeting, the number of the newest save that this learner has whole, and the highest that it
-        has seen."""
+        """Write, before a meeting, the numbers of this learner's newest whole save and of the highest it has seen."""
         tables, rank = self._arena.view(SaveTables), self._me.rank
         tables.whole[rank], tables.last[rank] = whole, last
 

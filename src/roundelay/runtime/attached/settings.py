@@ -125,8 +125,7 @@ class Settings:
     # As attached ------------------------------------------------------------------------------------------------------
 
     def say_differences(self, living: Sequence[int]) -> bool:
-        """Warn if the lowest rank that lives has attached with other settings. Return False if that rank has not
-        written its settings yet."""
+        """Warn if the lowest rank that lives has attached with other settings; return False if it has not told."""
         lowest = min(living, default=self._rank)
         if lowest == self._rank:
             return True
@@ -147,8 +146,7 @@ class Settings:
     # As they are ------------------------------------------------------------------------------------------------------
 
     def note(self) -> None:
-        """Write, before a meeting, this learner's numbers, the steps it has taken, and its frozen parameters, for the
-        others to read."""
+        """Write, before a meeting, the numbers, the steps taken, and the frozen parameters, for others to read."""
         self._tables.taken[self._rank], self._tables.numbers[self._rank] = self.taken, self.kept.packed()
         self._tables.frozen[self._rank, : len(self.frozen)] = [*self.frozen.values()]
 
@@ -185,8 +183,7 @@ class Settings:
             )
 
     def under(self, lowest: int, mine: Numbers, theirs: Numbers, had: bool) -> AbstractContextManager[None]:
-        """Use, for an update by a mean of gradients, the numbers of `lowest`, the lowest rank that had a gradient in
-        it.
+        """Use, for an update by a mean of gradients, the numbers of `lowest`, the lowest rank that had a gradient.
 
         Args:
             mine: the numbers of this learner; `had`: this learner had a gradient too.
@@ -250,8 +247,7 @@ def _pairs(names: Sequence[str], mine: Numbers, theirs: Numbers) -> list[tuple[s
 
 
 def _packed(facts: Mapping[str, Any]) -> bytes:
-    """Return `facts` as compressed text that fits into the table; if it is too long, with a checksum in the place of
-    the options."""
+    """Return `facts` as compressed text that fits into the table; if too long, with a checksum for the options."""
     text = zlib.compress(json.dumps(facts, default=str).encode())
     if len(text) <= 8 * (TEXT_WORDS - 1):
         return text

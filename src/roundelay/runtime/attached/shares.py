@@ -58,8 +58,7 @@ class ShareTerms:
 
 @dataclass(frozen=True)
 class ShareTables(View):
-    """Tables in which each learner writes the terms of its samplers, publishes how many samplers it has made, and
-    writes facts of its passes."""
+    """Tables in which each learner writes its samplers' terms, publishes their number, and writes facts of passes."""
 
     PUBLISHED = ("made",)
 
@@ -178,8 +177,7 @@ class Shares:
         )
 
     def _read(self, rank: int, number: int) -> ShareTerms | None:
-        """Return the terms of sampler `number` of another learner; None if it is not made yet, or its slot may be used
-        again by now."""
+        """Return the terms of another's sampler `number`; None if not made yet, or if its slot may be used again."""
         made = self._tables.made
         if made[rank] < number:
             return None
@@ -258,8 +256,7 @@ class Inputs:
         publish(self._count, self._rank, number + 1)
 
     def same_as(self) -> int | None:
-        """Return the lowest rank that has the same minibatches as this learner, if it is lower; None if no such rank is
-        known so far."""
+        """Return a lower rank that has the same minibatches as this learner; None if no such rank is known yet."""
         return self._found().get(self._rank)
 
     def look(self) -> None:

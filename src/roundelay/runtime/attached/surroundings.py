@@ -243,8 +243,7 @@ class SeveralHosts(Surroundings):
     def come_back(
         self, members: Membership, adopt: Callable[[int], None], look_outside: Callable[[], None]
     ) -> Sequence[int]:
-        """Wait until the first host lets this learner in. If this host was lost, the first rows have come from there
-        already."""
+        """Wait until the first host lets this learner in. If this host was lost, first rows have come from there."""
         between, rank, attendance = self._between, self._rank, self._arena.view(Attendance)
         between.process[rank] = os.getpid()
         if self._goes_on:
@@ -304,8 +303,7 @@ class SeveralHosts(Surroundings):
         return model_to_evaluate(self._arena, self._here)
 
     def leads(self, members: Membership) -> bool:
-        """Return True if this host leads and this is its lowest learner that lives: all shared state is on that
-        host."""
+        """Return True if this is the lowest living learner of the host that leads, which has all shared state."""
         lowest = next(rank for rank in members.living if rank in self._here)
         return bool(self._between.leads[0]) and self._rank == lowest
 

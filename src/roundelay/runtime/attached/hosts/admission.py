@@ -38,8 +38,8 @@ GIVEN_PIECE = 1 << 20
 
 @final
 class Admission:
-    """Admission of learners that come back to one session. All but `look` and `came` is called under the host's gate,
-    from threads of links."""
+    """Admission of learners that come back. All but `look` and `came` is called under the host's gate, by links'
+    threads."""
 
     def __init__(self, host: SessionHost) -> None:
         self._host = host

@@ -214,8 +214,8 @@ class SessionAgent(HostAgent):
             between.answer(rank, message.number, message.index)
 
     def _take_given(self, message: messages.StatePiece) -> None:
-        """Store a piece of the state of a learner of this host that comes back; give the learner the state once it is
-        complete."""
+        """Store a piece of the state of a learner of this host that comes back; once complete, give it to the
+        learner."""
         rank, found = message.rank, self._given.setdefault(message.rank, bytearray())
         if rank not in self._host.here or message.at != len(found):
             raise InvalidMessage(f"the state of learner {rank} from byte {message.at} on, of which {len(found)} came")

@@ -231,8 +231,7 @@ class SessionCoordinator:
             host.give_back(gone)
 
     def _answer(self, remote: RemoteHost, request: messages.DrawRequest) -> messages.Drawn | None:
-        """Return the answer to a host's request for a minibatch, under the gate; None if it is answered later, when
-        this host has taken over."""
+        """Return the answer to a request for a minibatch, under the gate; None if it is given after taking over."""
         if request.rank not in remote.ranks:
             raise InvalidMessage(f"a request of learner {request.rank}, who is not there")
         if self._taking_over is not None:
@@ -247,8 +246,7 @@ class SessionCoordinator:
         return NONE if index is None else index
 
     def _serve_here(self) -> None:
-        """Answer learners of this host that ask for minibatches by request, as those of other hosts do, since another
-        host led before."""
+        """Answer requests of this host's learners for minibatches, which they make where another host led before."""
         between = self._host.between
         for rank in self._host.here:
             if between.asked[rank] != between.answered[rank] and self._taking_over is None:

@@ -55,8 +55,7 @@ SHOWN_PIECE = 1 << 20
 
 @final
 class SessionHost:
-    """A host as its process for other hosts has it in one session. It opens the arena anew, so that its locks are this
-    process's own.
+    """One host in one session, in its process for other hosts. It opens the arena anew, with locks of its own.
 
     Args:
         descriptor: descriptor of the arena, with the rows that its learners have begun with.
@@ -200,8 +199,7 @@ class SessionHost:
     # Messages of meetings ---------------------------------------------------------------------------------------------
 
     def send_shown(self, to: MonitoredLink, ranks: Sequence[int], as_rank: int | None = None) -> None:
-        """Send the bytes that `ranks` show to another host; as those of all learners there, if `as_rank` is
-        EVERYONE."""
+        """Send another host the bytes that `ranks` show; as those of all learners there, if `as_rank` is EVERYONE."""
         for rank in ranks:
             shown = self.arena.shown(rank).numpy()
             for at in range(0, len(shown), SHOWN_PIECE):

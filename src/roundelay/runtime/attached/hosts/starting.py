@@ -185,8 +185,7 @@ class HostProcess:
 
     def take_part(self, request: SessionRequest, descriptor: int) -> tuple[dict[int, str], bool]:
         """Let the process take part in a session, with the arena of `descriptor`. Return, by rank, the path of the pipe
-        that wakes the carrier of a learner's exchanges, and whether this host comes back to a session that runs
-        already.
+        that wakes the carrier of a learner's exchanges; and True if this host comes back to a session that runs.
 
         Raises:
             UserError: the hosts do not find each other or do not agree, or the process has ended.
@@ -217,8 +216,7 @@ class HostProcess:
         self._busy = False
 
     def drop(self) -> None:
-        """Give up the session that the process was asked to take part in, for the learners of this host will not enter
-        it."""
+        """Give up the session that the process was asked to take part in, for learners will not enter it."""
         self._busy = False
         with suppress(OSError):
             send_fact(self._channel, {"do": "drop"})

@@ -109,8 +109,7 @@ class TakingOver:
 
 
 def make_again(host: SessionHost, hosts: HostMembership, read: Mapping[int, int]) -> str:
-    """Make the lost centre again on this host; return a sentence that says from which vectors. Call it without the
-    host's gate.
+    """Make the lost centre again on this host; return a sentence on its sources. Call it without the host's gate.
 
     Args:
         read: by rank, the version of the centre that learners have read last.
