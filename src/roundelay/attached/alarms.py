@@ -22,9 +22,9 @@ from roundelay.attached.watch import some
 log = logging.getLogger("roundelay")
 
 WITHOUT = 20
-"""Steps without a gradient, one after the other, that are said."""
+"""Number of steps in a row without a gradient after which the learner is warned."""
 LOOKED_SELDOM = 16
-"""A learner that is alone looks in every so many steps: its gradients reach no other learner."""
+"""Steps between two looks of a learner that is alone, whose gradients reach no other learner."""
 
 
 @final

@@ -140,7 +140,7 @@ class _Numbered:
     ) -> None:
         self._batches, self._rank, self._note, self._randomness = batches, rank, note, randomness
         self.count = ENDLESS
-        """Number of batches, as far as it is known."""
+        """Number of batches; ENDLESS until it is known."""
         self._at, self._most, self._first, self._farthest = 0, 0, 0, 0
         self._iterator: Iterator[Any] | None = None
 

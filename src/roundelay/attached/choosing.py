@@ -42,7 +42,7 @@ log = logging.getLogger("roundelay")
 _chosen = itertools.count(1)
 """Learners attach in the same order everywhere; each time they choose under the next number."""
 COMPUTE = b"compute"
-"""Said to the other processes of a learner: a gradient is measured."""
+"""Message to the other processes of a learner: a gradient is measured."""
 Probe = Callable[[], object]
 
 

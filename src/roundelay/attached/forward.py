@@ -297,7 +297,7 @@ OF_IT = (
     Tensor.size,
     Tensor.stride,
 )
-"""Methods that do not look at them."""
+"""Methods of a tensor that do not read its values."""
 
 
 @final

@@ -364,7 +364,7 @@ class Buffers:
         """Return the buffers that the module had when the session began.
 
         Raises:
-            UserError: one had another size when the session began, or is gone; names it.
+            UserError: a buffer had another size when the session began, or is gone; names it.
         """
         found = dict(kept_buffers(self._module))
         others = [name for name, size in self._sizes.items() if name not in found or found[name].nbytes != size]
@@ -387,7 +387,7 @@ class Buffers:
         """Return all kept buffers as bytes, (B,) uint8.
 
         Raises:
-            UserError: one had another size when the session began, or is gone; names it.
+            UserError: a buffer had another size when the session began, or is gone; names it.
         """
         parts = [_bytes(buffer).cpu() for buffer in self._kept()]
         return torch.cat(parts) if parts else torch.empty(0, dtype=torch.uint8)

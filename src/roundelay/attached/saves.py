@@ -51,7 +51,7 @@ class Fitting:
     module: Module
     optimizers: list[str]
     trained: int
-    """The first so many entries of `module` are trained parameters."""
+    """Number of entries at the beginning of `module` that are trained parameters."""
     caches: frozenset[str] = frozenset()
     """Names of buffers that saves do not have; earlier versions saved them."""
 
@@ -227,7 +227,7 @@ def _shared(part: Part) -> dict[str, Any]:
 log = logging.getLogger("roundelay")
 
 Meet = Callable[[str, Callable[[], None]], None]
-"""`meet(kind, read)`: a meeting of the session's."""
+"""Function `meet(kind, read)` that holds a meeting of the session; see `AttachedLearner.meet`."""
 
 
 def fitting(

@@ -35,9 +35,9 @@ from roundelay.strategies.base import Strategy
 
 log = logging.getLogger("roundelay")
 CLOSED_PASS = 1 << 30
-"""In the place of a segment: later than any."""
+"""Number of a segment later than any, for a pass that no other learner can join."""
 MISSING = object()
-"""There is no minibatch of that number."""
+"""Value in the place of a minibatch whose number is too high."""
 
 
 @dataclass(frozen=True)
@@ -86,7 +86,7 @@ class Followed:
 
 
 Fetch = Callable[[int], Any]
-"""Answers with the minibatch of a number, or MISSING."""
+"""Function that returns the minibatch of a number, or MISSING."""
 
 
 @dataclass

@@ -37,7 +37,7 @@ from roundelay.core.rates import LearnersRate
 SCALING = ("grad_scale", "found_inf")
 """Attributes that a GradScaler sets on the optimizer for the time of its step."""
 Ask = Callable[[int, Callable[[], Any] | None], Any]
-"""`ask(number, closure)`: the step of the optimizer of that number; the loss, if a closure computes one."""
+"""Function `ask(number, closure)` that takes the step of optimizer `number`, and returns the closure's loss, if any."""
 
 
 _PARAMS, _SCALING = itemgetter("params"), frozenset(SCALING)
@@ -81,7 +81,7 @@ class Stepper:
         self.optimizer, self._number, self._ask, self._rank = optimizer, number, ask, rank
         self.inside, self._by_closure = False, False
         self.factor = 1.0
-        """On the learning rates of the next step."""
+        """Factor on the learning rates of the next step."""
         self._original: Callable[..., Any] = optimizer.step
         self._before = dict(vars(optimizer))
         self._asking = _Asking(self)

@@ -35,11 +35,11 @@ class VectorPlace(ABC):
     snapshot: Tensor
     """Vector that the module looks at between updates."""
     row: Tensor
-    """Vector that it looks at during one."""
+    """Vector that the module looks at during an update."""
     gradient: Tensor
-    """Vector for its gradient."""
+    """Vector for the learner's own gradient."""
     spare: Tensor
-    """Free from the moment the learner has the gradient to the end of the update."""
+    """Vector that is free from the moment the learner has the gradient to the end of the update."""
     together: bool
     """True if `row` is the learner's row itself, and so beside the snapshot."""
 

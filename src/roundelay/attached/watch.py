@@ -38,11 +38,11 @@ from roundelay.runtime.attached.groups import local
 
 log = logging.getLogger("roundelay")
 NAMED = 3
-"""So many parameters a message names."""
+"""Number of parameters that a message names."""
 CLOSE = 40
 """Times that the module is made to show something, two a step at most, before it is watched by less."""
 SAMPLED = 16
-"""Values of each tensor that are looked at then, evenly spaced."""
+"""Number of values of each tensor, evenly spaced, that are looked at in a watch by less."""
 
 _version_of = attrgetter("_version")
 
@@ -292,7 +292,7 @@ class Watch:
 
 
 Differences = dict[int, tuple[Tensor, Tensor | None]]
-"""By a parameter's number: as it is, and as it was shown; None: that is not known."""
+"""Values of changed parameters, by number: as they are, and as they were shown (None: not known)."""
 
 
 def _spread(sizes: Sequence[int], device: torch.device) -> tuple[Tensor, Tensor]:

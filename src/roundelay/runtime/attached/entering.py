@@ -141,13 +141,13 @@ class Entrance:
         }
         self._kept: list[Handles] | None = None  # of rows on devices; see `_keep`
         self.row_host: RowHost | None = None
-        """Keeps rows on devices, if this learner has started it."""
+        """The process that keeps rows on devices, if this learner has started it."""
         self.host_process: HostProcess | None = None
-        """Speaks to other hosts, if this learner has started it."""
+        """The process that speaks to other hosts, if this learner has started it."""
         self.wakes: dict[int, str] = {}
         """By rank of this host, the path of the pipe that wakes the carrier of a learner's exchanges to other hosts."""
         self.late = False
-        """Does the session run already, and this learner come back to it?"""
+        """True if the session runs already, and this learner comes back to it."""
         self._alone = False  # does it come back to others of this host?
 
     @contextmanager

@@ -27,7 +27,7 @@ from roundelay.runtime.procs.memory.publish import publish
 from roundelay.runtime.procs.memory.vectors import ArenaAccess
 
 LayOut = Callable[[], Tensor]
-"""Answers with a gradient's vector, (P,)."""
+"""Function that returns a gradient's vector, (P,)."""
 GRADIENTS = (Grad, GradMean)
 """Effects that a gradient answers."""
 NUMBERLESS = Minibatch(0, -1, 0, 0)
@@ -154,8 +154,8 @@ class VotedUpdate:
         return int(self._arena.queue.rounds[self._rank])
 
     def __call__(self, gradient: Gradient) -> bool:
-        """Take a gradient that is not this learner's own: the mean that was just taken, or one that was begun in the
-        round before. True: the snapshot is as the row is.
+        """Update the row by `gradient`: the loop's own, the mean that was just taken, or one that was begun in the
+        round before. Return True if the snapshot equals the row afterwards.
 
         Raises:
             MemberLost: a learner died that gave to the mean, as far as others know, and its vote never came; where

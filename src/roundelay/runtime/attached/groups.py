@@ -30,13 +30,13 @@ from roundelay.core.errors import UserError
 from roundelay.runtime.base import LearnerDied
 
 NO_NUMBER: Final = -1
-"""Said in place of the number of a minibatch where there is none."""
+"""Message in the place of a minibatch's number where no minibatch is left."""
 AS_BEFORE, MOVED, WORDS_FOLLOW, ERROR_FOLLOWS = range(4)
 """Kinds of messages."""
 RAISED_AS_SUCH: Mapping[str, type[Exception]] = {"UserError": UserError, "TimeoutError": TimeoutError}
-"""Errors that the others raise as such."""
+"""Errors of the first process that the others raise as errors of the same class."""
 FAILING_SECONDS = 10
-"""So long the first process waits for the others to hear that it has failed."""
+"""Seconds that the first process waits for the others to hear that it has failed."""
 
 
 class Agreed(NamedTuple):
@@ -52,7 +52,7 @@ class Group:
     """The processes of one learner."""
 
     whole: ClassVar[bool] = False
-    """Does each process hold the whole module?"""
+    """True if each process holds the whole module."""
 
     place: int  # of this process among them, from 0 on
     size: int  # number of processes

@@ -94,10 +94,10 @@ class AttachedLearner:
     """
 
     giver: Giver | None = None
-    """Has the state that learners need from this one when they come back."""
+    """Source of the state that learners need from this one when they come back."""
     group: Group | None = None  # its processes, where it has several
     given = b""
-    """State that it was given, where it has come back to others that wait for each other."""
+    """State that this learner was given, where it has come back to others that wait for each other."""
 
     def __init__(
         self,
@@ -134,7 +134,7 @@ class AttachedLearner:
                 self._membership = members = Membership(self.arena, self.rank, self._patience, reap)
                 members.advice = terms.advice
                 self.late = entrance.late
-                """Has it come back to a session that ran?"""
+                """True if this learner has come back to a session that ran."""
                 if not self.late:
                     members.enter()
                 entrance.share(rendezvous)
@@ -143,7 +143,7 @@ class AttachedLearner:
                     living = self._come_back(access, rendezvous)
             self._row_host, self._host_process = entrance.row_host, entrance.host_process
             self.agreed = self.late or entrance.agrees(access)
-            """Did this learner come with rank 0's weights and buffers?"""
+            """True if this learner came with rank 0's weights and buffers."""
             if not self.late:
                 members.gather(world.first, rendezvous.check)
                 living = world.first if world.place is None else self._around.taking_part(members)
@@ -242,11 +242,11 @@ class AttachedLearner:
         remote = self.record.remote(self._around.remote(), vectors.row)
         self._engine = ClockedEngine(self.me, self._backend, self._deferred, remote, trace)
         self.where = place_of_rows(self.arena, vectors, device)
-        """Place of the rows."""
+        """Place of this learner's row and its snapshots, in words."""
         self.saved = SavedState(
             self.me, self.arena, self._around, self._means, lambda: self._members, self.strategy, noise
         )
-        """Copies of its state, in meetings."""
+        """The learner's state for saves, read and loaded in meetings."""
 
     def _begin(self, living: tuple[int, ...]) -> None:
         """Begin a segment with the learners `living`."""

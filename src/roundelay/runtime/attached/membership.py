@@ -54,7 +54,7 @@ AT_MEETING, LET_IN = 1, 2
 """Learners that take part in a segment: they were at the meeting before it, or are let in there."""
 NEEDED = "while others needed it to go on"
 LONG_SECONDS = 30.0
-"""A learner that has waited so long in a meeting says so, once."""
+"""Seconds of waiting in a meeting after which a learner says so, once."""
 
 
 @dataclass(frozen=True)
@@ -120,7 +120,7 @@ class Membership:
         lives; none of them waits for this learner. Once it has its state, it is to `begin`.
 
         Raises:
-            LearnerDied: none of them lives any more.
+            LearnerDied: no other learner lives any more.
         """
         self.hold_life()
         attendance, rounds = self._arena.view(Attendance), self._arena.queue.rounds

@@ -49,13 +49,13 @@ class SessionRecord(ABC):  # noqa: B024  most sessions note nothing
     """The record of a session by one learner: one that is taken, one that is repeated, or none."""
 
     trace: Trace = NO_TRACE
-    """Takes the notes of the learner's engine."""
+    """Trace that takes the events of the learner's engine."""
     row_trace: Trace = NO_TRACE
-    """Takes the notes of its row."""
+    """Trace that takes the events of the learner's row."""
     on = False
     """True if notes are taken or repeated."""
     repeats = False
-    """True if they are repeated."""
+    """True if a record is repeated."""
     resumed: tuple[int, int] | None = None
     """In a repeated session the number of the save that it went on from (0: none), and the highest there was."""
 

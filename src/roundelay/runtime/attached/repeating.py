@@ -189,7 +189,7 @@ class RepeatedEvents(Recorded):
         self.turns = turns = Turns(folder, access.arena.layout.learners)
         self._tables, self._alive = access.arena.view(TurnTables), access.arena.liveness.alive
         self.carrying = Carrying(folder, access, turns)
-        """Repeats exchanges between hosts, for all learners, where this is the first."""
+        """Thread that repeats exchanges between hosts for all learners, run by the first."""
         if access.rank == 0 and any(turns.carried):
             self.carrying.start()
         self._patience, self._rows = access.patience, access.rows

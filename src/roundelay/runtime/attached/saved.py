@@ -30,7 +30,7 @@ class SavesSoFar:
     whole: int
     last: int
     lacking: tuple[int, ...]
-    """Ranks that have none whole."""
+    """Ranks that have no save whole."""
 
 
 @final

@@ -32,7 +32,7 @@ from roundelay.strategies.base import Strategy
 log = logging.getLogger("roundelay")
 
 TEXT_WORDS = 128
-"""A learner's settings are in so many words of 8 bytes, the first of which is their length."""
+"""Words of 8 bytes for a learner's settings as text; the first is the text's length in bytes."""
 NUMBERS = 64
 """Numbers of a learner that others can read: a checksum of all, how many there are, and the first of them."""
 NAMED_SETTINGS = 3

@@ -45,7 +45,7 @@ class SessionAgent(HostAgent):
         self._beside = "mean", place_of_model(range(host.place.learners), host.here)
         self._begun = self._finished = False
         self.late = False
-        """Does this host come back to a session that runs?"""
+        """True if this host comes back to a session that runs."""
         self._whole = False  # are all learners of this host still to be let in, together?
         self._said_back: list[int] = []  # ranks that wait for that, as reported last
         self._to_dial: Sequence[Address] | None = None  # hosts to which this one has no links yet

@@ -39,7 +39,7 @@ from roundelay.runtime.procs.memory.publish import publish
 from roundelay.runtime.procs.memory.views import NONE
 
 ATTEND_SECONDS = 0.1
-"""Interval at which it looks for hosts that have come or are lost."""
+"""Seconds between looks of the coordinator for hosts that have come or are lost."""
 WITH_MODEL = {"consensus()", "state_dict()", "close()"}
 """Meetings in which learners are shown the model to evaluate."""
 

@@ -30,7 +30,7 @@ from roundelay.runtime.launch.local_rendezvous import Fact, close_all, receive_f
 from roundelay.runtime.messages import read
 
 ENDED_LOOK_SECONDS = 0.1
-"""Interval at which it looks whether learners have ended."""
+"""Seconds between looks of the process for learners that have ended."""
 EXPECTED = (UserError, LinkError, TimeoutError, LearnerDied)
 """Errors whose message is enough for the user."""
 

@@ -85,7 +85,7 @@ class SessionHost:
         self.attendance, self.between = arena.view(Attendance), arena.view(BetweenHosts)
         self.columns = SharedColumns(arena)
         self.bell = bell_of_session(arena)
-        """Learners ring it, and threads that hear from other hosts."""
+        """Bell that learners ring, and threads that hear from other hosts."""
         self.model = model_to_evaluate(arena, self.here)
         """The model of all learners, (P,), after a meeting."""
         self._watch = DeathWatch(arena, lambda rank: passes.give_back(arena, rank))

@@ -49,7 +49,7 @@ ATTACHED_VIEWS: tuple[type[View], ...] = (
 )
 """Views of the arena of attached learners, besides those of every arena."""
 HOSTS_VIEWS: tuple[type[View], ...] = (HostMeanSequences, BellTable, BetweenHosts)
-"""More of them on one of several hosts."""
+"""Further views of the arena on one of several hosts."""
 
 
 def layout_of(

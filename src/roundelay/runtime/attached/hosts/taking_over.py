@@ -69,7 +69,7 @@ class TakingOver:
         self.read = {rank: int(host.arena.requests.read[rank]) for rank in host.here}
         """By rank, the version of the centre that a learner has read last."""
         self.waiting: list[tuple[RemoteHost, DrawRequest]] = []
-        """Requests that cannot be answered before."""
+        """Requests for minibatches that cannot be answered before this host has taken over."""
 
     def heard(self, remote: RemoteHost, message: Stays) -> None:
         """Note that a host has come, with what its `message` says of passes.
