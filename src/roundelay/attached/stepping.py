@@ -44,10 +44,10 @@ _PARAMS, _SCALING = itemgetter("params"), frozenset(SCALING)
 
 
 def unwrapped(optimizer: Optimizer) -> Optimizer:
-    """Return the optimizer that does the work, inside of any that wrap it.
+    """Return the optimizer that does the work, of one that another has wrapped.
 
     Raises:
-        UserError: `optimizer` is not like those of torch.
+        UserError: it is no optimizer of torch's kind.
     """
     while inner := [one for one in getattr(optimizer, "__dict__", {}).values() if _does_the_work(one, optimizer)]:
         optimizer = inner[0]
@@ -62,8 +62,8 @@ def unwrapped(optimizer: Optimizer) -> Optimizer:
 
 
 def _does_the_work(held: object, of: Optimizer) -> bool:
-    """Return True if `held`, an attribute of optimizer `of`, is an optimizer that steps the same parameters: as in
-    Accelerate's, SAM's, and Opacus's DPOptimizer."""
+    """Return whether an attribute of an optimizer is one that steps the same parameters: that of Accelerate's, of SAM,
+    of Opacus's DPOptimizer."""
     if not isinstance(held, Optimizer) or held is of:
         return False
     groups = getattr(of, "param_groups", None)

@@ -134,7 +134,7 @@ class AttachedLearner:
                 self._membership = members = Membership(self.arena, self.rank, self._patience, reap)
                 members.advice = terms.advice
                 self.late = entrance.late
-                """True if this learner has come back to a session that ran."""
+                """Has it come back to a session that ran?"""
                 if not self.late:
                     members.enter()
                 entrance.share(rendezvous)
@@ -143,7 +143,7 @@ class AttachedLearner:
                     living = self._come_back(access, rendezvous)
             self._row_host, self._host_process = entrance.row_host, entrance.host_process
             self.agreed = self.late or entrance.agrees(access)
-            """True if this learner came with rank 0's weights and buffers."""
+            """Did this learner come with rank 0's weights and buffers?"""
             if not self.late:
                 members.gather(world.first, rendezvous.check)
                 living = world.first if world.place is None else self._around.taking_part(members)
@@ -242,7 +242,7 @@ class AttachedLearner:
         remote = self.record.remote(self._around.remote(), vectors.row)
         self._engine = ClockedEngine(self.me, self._backend, self._deferred, remote, trace)
         self.where = place_of_rows(self.arena, vectors, device)
-        """Place of this learner's row and its snapshots, in words."""
+        """Place of the rows, seen from the module, in words."""
         self.saved = SavedState(
             self.me, self.arena, self._around, self._means, lambda: self._members, self.strategy, noise
         )
