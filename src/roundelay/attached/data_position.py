@@ -19,7 +19,7 @@ Key = tuple[int, int]
 
 @dataclass(frozen=True)
 class PassLeft:
-    """Minibatches that are left of a pass for one learner."""
+    """Minibatches of a pass that are left for one learner."""
 
     cut: int  # number of learners the pass is cut for
     examples: int  # that it shares out

@@ -258,7 +258,7 @@ class SessionSaves(Giver):
 
     Args:
         wanted: facts that saves and this session agree on.
-        device: of the module; None: the memory of the host.
+        device: device of the module; None: the memory of the host.
         meet: holds a meeting of the session.
         room: waits where a disk is full.
         made: the list of the session's samplers, which grows as they are made.
@@ -399,8 +399,8 @@ class SessionSaves(Giver):
         return chosen[0].also
 
     def come_back(self, directory: Path, found: FoundSave | None) -> Mapping[str, Any] | None:
-        """Return, for a learner that comes back to a running session, the values of its own part of the newest save
-        that the others do not have: the optimizers' state, and the user's own values. None: it has no part."""
+        """Load, for a learner that comes back to a running session, the optimizers' state in its own part of the newest
+        save; return the values that the user saved in it. None: it has no part."""
         if found is None:
             return None
         if found.dealt:  # saved while a learner was missing, maybe this one

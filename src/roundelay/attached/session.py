@@ -82,15 +82,15 @@ def attach(
     Args:
         module: all on the CPU or all on one GPU; trainable parameters float32, bfloat16 or float16. Those that require
             a gradient now are trained. Or its DistributedDataParallel over the processes of a learner.
-        optimizer: any of torch.optim, or like them, over parameters of the module; with any parameter groups. Or
+        optimizer: one of torch.optim, or like those, over parameters of the module, in any parameter groups. Or
             several, all of which are stepped in each iteration.
         strategy: a name, as `roundelay train --strategy` takes, a Strategy, or "auto", as `roundelay advise` chooses.
-        seed: of the strategy's own random choices (whom to exchange with); the same on all learners.
+        seed: seed of the strategy's own random choices (whom to exchange with); the same on all learners.
         patience: seconds a learner waits for another before it gives up and says for whom.
         hosts: options between several hosts by name: those of `roundelay train` (`wire`, `fragments`, `host_patience`,
             `encrypt`, `exchange_share`, `means`, `trusted_network`), `silence`, and `listen`, where this host listens.
         resume: a directory of saves: go on from the newest. One that holds none yet is for a command's first start.
-        options: of the strategy, as `period=20`; of "auto" those of docs/advice.md. And `on_death`, "stop" or "go-on",
+        options: the strategy's, as `period=20`; of "auto" those of docs/advice.md. And `on_death`, "stop" or "go-on",
             for learners that wait for each other; `record`, a folder for `roundelay replay`; `rate`, of L learners:
             "as-is", the optimizers' own; "linear", so much larger that the model moves by the sum of all gradients;
             "gain", the default of `adpsgd` and `hadpsgd`, by their noise. A number is the strategy's option.
@@ -224,8 +224,8 @@ class Session:
         self._steps.step(examples)
 
     def begin_step(self) -> None:
-        """Make the parameters show where the next gradient is to be taken, exchanging with others first if the strategy
-        does so.
+        """Make the parameters show the point where the next gradient is to be taken, exchanging with others first if
+        the strategy does so.
 
         Called by itself before the first forward of a step that records gradients. Call it yourself where parameters
         are used without calling a module that holds them (torch.func.functional_call, say).
@@ -239,8 +239,8 @@ class Session:
 
     @property
     def stopping(self) -> bool:
-        """True once this process was sent SIGTERM. A loop that reads this ends by itself: it leaves its loop, and comes
-        to `close()` as the others do, who have been sent it too. A loop that never does is ended at the end of a step,
+        """True once this process was sent SIGTERM. A loop that reads this is to end by itself: it stops, and comes to
+        `close()` as the others do, who have been sent it too. A loop that never reads it is ended at the end of a step,
         by SystemExit(143)."""
         self._steps.loop_looks = True
         return self._steps.asked_to_end
@@ -248,8 +248,8 @@ class Session:
     # Meetings ---------------------------------------------------------------------------------------------------------
 
     def meet(self) -> None:
-        """Wait for all learners, and nothing else. The strategy ends its work under way: a block of bsp or bmuf, for
-        example, is averaged early."""
+        """Wait for all learners to come here, without reading or saving anything. The strategy ends its work under way:
+        a block of bsp or bmuf, for example, is averaged early."""
         self._meet("meet()", lambda: None)
 
     @contextmanager
@@ -310,7 +310,7 @@ class Session:
         part, without waiting for the others' disks. Half the session's patience is waited for room on a full one.
 
         Args:
-            directory: of this training alone; on several hosts each may have its own.
+            directory: a directory for this training alone; on several hosts each may have its own.
             also: all else that the loop needs (`scheduler.state_dict()`, for example), of plain values and tensors;
                 `session.resumed` after it was resumed.
             keep: number of newest saves that stay, 2 or more: if the newest is damaged, the one before it is resumed.
@@ -414,7 +414,7 @@ class Session:
         Args:
             dataset: the data loader's dataset, or its length.
             batch_size: examples in a minibatch of one learner.
-            seed: of the order; the same on all learners.
+            seed: seed of the order; the same on all learners.
             drop_last: leave out the last, smaller round.
         """
         number = len(self._samplers) + 1
@@ -496,7 +496,7 @@ class Session:
         self._steps.met()
 
     def _consensus(self, kind: str, also: Callable[[], None] | None = None) -> tuple[Tensor, Tensor]:
-        """Return (parameters (P,), packed buffers) of the model to evaluate, after a meeting."""
+        """Return the model to evaluate as (parameters (P,), packed buffers), after a meeting."""
         parameters, buffers = torch.empty(self._steps.parameters.count), self._buffers.pack()
         living: list[int] = []
 

@@ -47,7 +47,7 @@ class Steps:
     """The steps of one learner, over a module and its optimizers.
 
     Args:
-        device: of the module; None: the memory of the host.
+        device: device of the module; None: the memory of the host.
         shown: the facts shown to the other learners at the start, (n,) uint8.
         group: the processes of this learner, where it has several.
     """
@@ -144,7 +144,7 @@ class Steps:
 
     @never_compiled
     def begin_step(self) -> None:
-        """Make the parameters show where the next gradient is to be taken; see `Session.begin_step`."""
+        """Make the parameters show the point where the next gradient is to be taken; see `Session.begin_step`."""
         self.check_open("begin_step")
         self._begin()
 

@@ -106,7 +106,7 @@ class Entrance:
     Args:
         initial: the row at the beginning, (P,) float32; rank 0's counts.
         shown: bytes shown to the others at the start, (n,) uint8; as many on each learner.
-        device: of the module; None: the memory of the host.
+        device: device of the module; None: the memory of the host.
         session: number of the session; learners attach in the same order everywhere.
     """
 

@@ -108,7 +108,7 @@ class VotedUpdate:
     was nothing to learn from, or a learner skips.
 
     Args:
-        buffer: of the learner's own gradients, (P,).
+        buffer: buffer of the learner's own gradients, (P,).
         asked: returns the effect that the strategy was last answered.
         settings: the optimizer settings of this learner.
     """

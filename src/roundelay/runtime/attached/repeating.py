@@ -145,7 +145,7 @@ log = logging.getLogger("roundelay")
 
 @dataclass(frozen=True)
 class RepeatedPlace:
-    """The place of a learner among those that repeat a session."""
+    """Facts of one learner among those that repeat a session."""
 
     access: ArenaAccess
     number: int  # of the session in its script

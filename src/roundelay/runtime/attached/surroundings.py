@@ -50,7 +50,7 @@ OVER = {
 
 
 Give = Callable[[int], bool]
-"""Gives a learner, in a meeting, the state that it begins with; False: no process receives it here, or no learner is
+"""Function that gives a learner its state in a meeting; it returns False if no process receives it here, or none is
 let in at this meeting."""
 
 
