@@ -88,13 +88,13 @@ def chosen_strategy(
 ) -> Chosen:
     """Return the strategy that `attach(strategy="auto")` means.
 
-        Args:
-            options: fields of `Facts`, and `probe`, a function that computes one gradient as the loop will.
-            group: the processes of this learner, if it has several; all call this.
+    Args:
+        options: fields of `Facts`, and `probe`, a function that computes one gradient as the loop will.
+        group: the processes of this learner, if it has several; all call this.
 
-        Raises:
+    Raises:
     UserError: an option is unknown; facts are missing where there are several hosts; or learners of this host
-                did not come.
+            did not come.
     """
     if group is None:
         return _chosen_here(module, optimizers, world, patience, resume, options)

@@ -84,7 +84,7 @@ class AttachedLearner:
         initial: the row at the beginning, (P,) float32; rank 0's counts.
         shown: bytes shown to the others at the start, (n,) uint8; as many on each learner.
         update: `update(gradient, own, given)` changes the row by a gradient (P,), which is `own` if it is the one given
-            to `answer` and not a mean of several; `given`: which parameters have one. It returns True if the snapshot is
+            to `answer` and not a mean of several; `given`: which parameters have one. Returns True if the snapshot is
             as the row is.
         optimizer: makes the change of `update`, and answers for its momentum and its numbers.
         device: device of the module, where snapshots are to be; None: the memory of the host.

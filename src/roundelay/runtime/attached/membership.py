@@ -149,7 +149,7 @@ class Membership:
         """Return the ranks of the other learners that live, and have not come back with this one.
 
         Raises:
-            LearnerDied: no other learner does.
+            LearnerDied: no other learner lives.
         """
         found = [rank for rank in self.meeting if rank != self.rank]
         if not found:
@@ -191,7 +191,7 @@ class Membership:
         """Return ranks of the others that live.
 
         Raises:
-            LearnerDied: no other learner does.
+            LearnerDied: no other learner lives.
         """
         found = tuple(rank for rank in self.living if rank != self.rank)
         if not found:
