@@ -93,7 +93,7 @@ def chosen_strategy(
         group: the processes of this learner, if it has several; all call this.
 
     Raises:
-    UserError: an option is unknown; facts are missing where there are several hosts; or learners of this host
+        UserError: an option is unknown; facts are missing where there are several hosts; or learners of this host
             did not come.
     """
     if group is None:

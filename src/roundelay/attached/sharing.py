@@ -327,8 +327,8 @@ class Shared(Sampler[Any]):
         return self._learner.segment
 
     def dealt_among(self, left: PassLeft) -> Sequence[int]:
-        """Return the ranks that a pass is dealt out to in turn, if `left` is this learner's part of it; none, if it is
-        dealt out otherwise."""
+        """Return the ranks among which a pass is dealt out in turn, this learner's part of it being `left`; an empty
+        sequence if it is dealt out otherwise."""
         if not self._synchronous:
             return ()
         whole = left == self._whole_pass()
@@ -436,7 +436,7 @@ def _words(batch_size: int, dataset: int) -> str:
 
 
 class SharedSampler(Shared):
-    """`DataLoader`'s `batch_sampler`, in the place of DistributedSampler. Made by `session.sampler`.
+    """Batch sampler for a `DataLoader`, in the place of DistributedSampler. Made by `session.sampler`.
 
     All learners make it alike: another length, size of minibatches, seed or the like is refused. Each epoch has one
     shuffled order, the same on all learners, cut into rounds of one minibatch a learner

@@ -43,7 +43,7 @@ class PassReplica:
         self._said = NO_PASSES
 
     def look(self, inside: Sequence[RemoteHost], now: passes.Passes) -> None:
-        """Send changes in passes since the last call, if there are any, to the first of the hosts `inside`."""
+        """Send the changes in passes since the last call, if there are any, to the first of the hosts `inside`."""
         to = inside[0] if inside else None
         if to is None:
             return
