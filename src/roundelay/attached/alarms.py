@@ -22,9 +22,9 @@ from roundelay.attached.watch import some
 log = logging.getLogger("roundelay")
 
 WITHOUT = 20
-"""Steps without a gradient, one after the other, that are said."""
+"""Number of steps in a row without a gradient after which the learner is warned."""
 LOOKED_SELDOM = 16
-"""A learner that is alone looks in every so many steps: its gradients reach no other learner."""
+"""Steps between two looks of a learner that is alone, whose gradients reach no other learner."""
 
 
 @final
@@ -32,9 +32,9 @@ class GradientAlarms:
     """Alarms of the gradients of one learner.
 
     Args:
-        names: of the parameters, by number.
-        learners: that train together.
-        kind: of the module, in words.
+        names: names of the parameters, by number.
+        learners: number of learners that train together.
+        kind: the kind of module, in words.
     """
 
     def __init__(self, names: Sequence[str], rank: int, learners: int, kind: str) -> None:
@@ -45,10 +45,10 @@ class GradientAlarms:
         """Steps that were left out, for their gradients were not finite."""
 
     def not_finite(self, found: Mapping[int, Tensor], scaled: bool, unscaled: bool = False) -> Sequence[str]:
-        """Look at gradients of the step under way, by number, of one optimizer or of all; return names of the
-        parameters of which one is not finite, for which the step is to be skipped. A learner that is alone trains as
-        without us. A GradScaler (`scaled`) looks for itself: what the loop makes of gradients that it had `unscaled`
-        before is looked at all the same."""
+        """Return the names of parameters whose gradient is not finite, among those `found` in the step under way, by
+        number. The step is to be skipped if there are any. None are named for a learner that trains alone, nor under a
+        GradScaler (`scaled`), which looks for itself, unless the loop had it unscale the gradients before
+        (`unscaled`)."""
         if scaled:
             self._had = True
         seen = scaled and not unscaled
@@ -61,7 +61,7 @@ class GradientAlarms:
         return [self._names[n] for n, gradient in found.items() if not gradient.isfinite().all()]  # squares overflow
 
     def skip(self, where: Sequence[str]) -> None:
-        """Note that the step under way is skipped, for gradients of the parameters `where` are not finite; say the
+        """Count the step under way as skipped, for gradients of the parameters `where` are not finite; warn at the
         first."""
         self.skipped += 1
         if self.skipped == 1:
@@ -75,7 +75,7 @@ class GradientAlarms:
             )
 
     def stepped(self, given: int) -> None:
-        """Note that a step is complete, with gradients of so many parameters."""
+        """Count a complete step, in which `given` parameters had a gradient; warn if many in a row had none."""
         self._steps += 1
         looked = not (self._alone and self._last and (self._steps - 1) % LOOKED_SELDOM)
         if given and (self._had or not looked):
@@ -90,7 +90,7 @@ class GradientAlarms:
             )
 
     def say_skipped(self) -> None:
-        """Say in the end how many steps were skipped, if more than one."""
+        """Warn, at the end of a session, how many steps were skipped, if more than one."""
         if self.skipped > 1:
             log.warning(
                 f"rank {self._rank} skipped {self.skipped} of its {self._steps} steps, whose gradients were NaN or "
@@ -99,7 +99,7 @@ class GradientAlarms:
 
 
 def say_not_finite(parameters: Parameters, vector: Tensor, rank: int) -> bool:
-    """Warn where the model (P,) that learners have in common is not finite; names the parameter."""
+    """Warn if the common model `vector` (P,) is not finite, and name the first such parameter; return True if so."""
     if bool(vector.sum().isfinite()):
         return False
     views = zip(parameters.names, parameters.views(vector), strict=True)
@@ -110,10 +110,10 @@ def say_not_finite(parameters: Parameters, vector: Tensor, rank: int) -> bool:
 
 
 def say_idle(steps: Mapping[int, int], rows_count: bool) -> None:
-    """Warn where learners have taken very different numbers of steps, by rank.
+    """Warn if learners have taken very different numbers of steps; `steps` are by rank.
 
     Args:
-        rows_count: the row of each counts alike in the model that is evaluated.
+        rows_count: the rows of all learners have equal weights in the model that is evaluated.
     """
     few, many = min(steps, key=steps.__getitem__), max(steps, key=steps.__getitem__)
     if steps[many] > 2 * steps[few] and steps[many] >= WITHOUT:
@@ -136,18 +136,18 @@ _open: dict[object, tuple[int, int]] = {}
 
 
 def note_open(session: object, rank: int) -> None:
-    """Note that a session of several learners begins; to be undone by `note_closed`."""
+    """Note that a session of several learners is open, until `note_closed` is called."""
     _open[session] = os.getpid(), rank
 
 
 def note_closed(session: object) -> None:
-    """Note that it has been closed, or has failed, and says so itself."""
+    """Note that a session has been closed, or has failed and says so itself."""
     _open.pop(session, None)
 
 
 @atexit.register
 def say_unclosed() -> None:
-    """Warn once of sessions that are open when the process ends, unless an error has ended it."""
+    """Warn of each session that is still open when the process ends, unless an error has ended the process."""
     failed = getattr(sys, "last_exc", None) or getattr(sys, "last_value", None)
     said = list(_open.values())
     _open.clear()

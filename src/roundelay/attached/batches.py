@@ -71,18 +71,18 @@ class SharedBatches(Shared):
         self._going_through: _Numbered | None = None
 
     def __getattr__(self, name: str) -> Any:
-        """Return what a toolkit asks a loader for, of the loader that is shared."""
+        """Return an attribute of the source that is shared, as toolkits ask a loader for one."""
         if name not in OF_LOADERS:
             raise AttributeError(f"{type(self).__name__} has no attribute {name}")
         return getattr(self._batches, name)
 
     def __len__(self) -> int:
-        """Return the batches that a learner is given in a pass, on average, where the source has a length."""
+        """Return the average number of batches that a learner is given in a pass, where the source has a length."""
         batches: Any = self._batches
         return math.ceil(len(batches) / len(self._together))
 
     def begin(self, now: Drawing) -> None:
-        """Begin the next pass, of the epoch that the source was told, if it was told one."""
+        """Begin the next pass, at the epoch that the loop has set at the source, if it has set one."""
         said = self._told_epoch()
         if said != self._told and said is not None:
             self.set_epoch(said)
@@ -109,7 +109,7 @@ class SharedBatches(Shared):
         return numbered.fetch, lambda: numbered.count
 
     def ended(self, given: int) -> None:
-        """Note that a pass is over, and let others know how many batches it had."""
+        """Note that a pass is over, with `given` batches for this learner; let others know the number of all."""
         super().ended(given)
         if self._going_through is not None:
             self._going_through.note_end()
@@ -132,7 +132,7 @@ class _Numbered:
 
     Args:
         note: is called with what is known of the pass; see `Shares.note`.
-        randomness: by which the source draws.
+        randomness: the random numbers that the source draws.
     """
 
     def __init__(
@@ -140,12 +140,12 @@ class _Numbered:
     ) -> None:
         self._batches, self._rank, self._note, self._randomness = batches, rank, note, randomness
         self.count = ENDLESS
-        """Number of batches, as far as it is known."""
+        """Number of batches; ENDLESS until it is known."""
         self._at, self._most, self._first, self._farthest = 0, 0, 0, 0
         self._iterator: Iterator[Any] | None = None
 
     def fetch(self, number: int) -> Any:
-        """Return the batch of that number; MISSING if there are fewer."""
+        """Return the batch `number` of the pass; MISSING if there are fewer."""
         again = self._iterator is None or number < self._at
         if again:
             self._randomness.begin()
@@ -172,13 +172,13 @@ class _Numbered:
         return found
 
     def note_end(self) -> None:
-        """Let others know how many there are, as far as that is known."""
+        """Let other learners know how many batches the pass has, as far as that is known."""
         self._note(FOUND, 1 + self._most)
         if self._most <= self.count < ENDLESS:  # else it was given up
             self._note(COUNT, 1 + self.count)
 
     def _is_first(self, found: object) -> bool:
-        """Return True if it is the first batch of this pass."""
+        """Return True if `found` is the same first batch as when this pass was first begun; warn if it is another."""
         first = batch_fingerprint(found)
         if self._first and first != self._first:
             log.warning(
@@ -196,11 +196,11 @@ class _Numbered:
 
 @final
 class _Randomness:
-    """Random numbers of torch as the source draws them in one pass: a function of its epoch. Those that all draw go
-    apart between learners, which take different numbers of steps, with dropout for one.
+    """Random numbers of torch for a source in one pass: a function of its epoch. They are kept apart from the process's
+    own, which differ between learners after different numbers of steps.
 
     Args:
-        generators: that the source has of its own, with their seeds.
+        generators: the source's own generators, with their seeds.
     """
 
     def __init__(self, epoch: int, generators: Sequence[tuple[torch.Generator, int]]) -> None:
@@ -208,15 +208,14 @@ class _Randomness:
         self._state = torch.empty(0)
 
     def begin(self) -> None:
-        """Begin the pass, once more if need be."""
+        """Seed all generators for a pass from its beginning; also when it is gone through once more."""
         for generator, seed in self._generators:
             generator.manual_seed((seed + self._epoch) % (1 << 63))
         self._state = torch.Generator().manual_seed(self._epoch).get_state()
 
     @contextmanager
     def drawn_from(self) -> Iterator[None]:
-        """Let random numbers drawn meanwhile come from these; those that others draw afterwards are not changed by
-        it."""
+        """Let torch draw from these random numbers in the `with`; torch's own state is as before afterwards."""
         before = torch.get_rng_state()
         torch.set_rng_state(self._state)
         try:
@@ -227,10 +226,10 @@ class _Randomness:
 
 
 def _check(batches: object, rank: int) -> None:
-    """Check that every learner can go through all of them.
+    """Check that every learner can go through all of `batches`.
 
     Raises:
-        UserError: it can be gone through once only, or gives each rank others.
+        UserError: `batches` can be gone through only once, or gives each rank different batches.
     """
     name = type(batches).__name__
     if not (hasattr(batches, "__iter__") or hasattr(batches, "__getitem__")):
@@ -258,7 +257,7 @@ def _check(batches: object, rank: int) -> None:
 
 
 def _length(batches: object) -> int | None:
-    """Return the number of batches that a source says it has; None: it says none."""
+    """Return the number of batches that a source says it has; None if it does not say."""
     known: Any = batches
     try:
         return len(known)
@@ -267,7 +266,7 @@ def _length(batches: object) -> int | None:
 
 
 def _parts(batches: object) -> Iterator[object]:
-    """Yield the source, and all objects within it that may order its batches."""
+    """Yield the source `batches`, and all objects within it that may order its batches."""
     found = [batches]
     for part in found:
         inner = (getattr(part, name, None) for name in ORDERING)
@@ -276,8 +275,8 @@ def _parts(batches: object) -> Iterator[object]:
 
 
 def _drawn(batches: object) -> Iterator[tuple[torch.Generator, int]]:
-    """Yield the generators, and their seeds, of torch's samplers that draw an order; they are given one of their own
-    where they have none."""
+    """Yield the generators, with their seeds, of torch's samplers in `batches` that draw an order. A sampler without a
+    generator is given one."""
     for part in _parts(batches):
         sampler: Any = part
         if isinstance(part, Sampler) and type(part).__module__.startswith("torch.utils.data") and hasattr(part, OWN):
@@ -287,9 +286,9 @@ def _drawn(batches: object) -> Iterator[tuple[torch.Generator, int]]:
 
 
 def batch_fingerprint(batch: object) -> int:
-    """Return a number above 0 for a batch, equal for equal ones: of numbers, texts, arrays, and containers of them. Of
-    other objects their class counts, `id` or `ids`, as lhotse's cuts have them, and tensors and arrays that they
-    hold."""
+    """Return a number above 0 for a batch, the same for equal batches: of numbers, texts, arrays, and containers of
+    them. Of other objects their class counts, `id` or `ids`, as lhotse's cuts have them, and the tensors and arrays in
+    them."""
     digest = hashlib.blake2b(digest_size=7)
     for fact in _facts(batch, LEVELS):
         digest.update(repr(fact).encode())

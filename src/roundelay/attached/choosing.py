@@ -42,7 +42,7 @@ log = logging.getLogger("roundelay")
 _chosen = itertools.count(1)
 """Learners attach in the same order everywhere; each time they choose under the next number."""
 COMPUTE = b"compute"
-"""Said to the other processes of a learner: a gradient is measured."""
+"""Message to the other processes of a learner: a gradient is measured."""
 Probe = Callable[[], object]
 
 
@@ -54,7 +54,7 @@ class Facts:
     seconds   of a step of one learner, from its forward to its update, with all learners of its host at work
     link      rate between hosts, as tc takes it (100mbit)
     frames    examples of a learner's minibatch
-    examples  that one learner needs to the loss it is to reach
+    examples  number of examples that one learner needs to reach the wanted loss
     """
 
     seconds: float | None = None
@@ -70,7 +70,7 @@ class Facts:
 @final
 @dataclass(frozen=True)
 class Chosen:
-    """A strategy, options between hosts that go with it, and the reason."""
+    """A strategy that advice has chosen, options between hosts that go with it, and the reason."""
 
     strategy: Strategy
     hosts: Mapping[str, Any]
@@ -86,14 +86,14 @@ def chosen_strategy(
     options: Mapping[str, Any],
     group: Group | None = None,
 ) -> Chosen:
-    """Return the strategy that "auto" means.
+    """Return the strategy that `attach(strategy="auto")` means.
 
     Args:
         options: fields of `Facts`, and `probe`, a function that computes one gradient as the loop will.
         group: the processes of this learner, if it has several; all call this.
 
     Raises:
-        UserError: an option is none of these; facts are missing where there are several hosts; learners of this host
+        UserError: an option is unknown; facts are missing where there are several hosts; or learners of this host
             did not come.
     """
     if group is None:
@@ -117,7 +117,7 @@ def chosen_strategy(
 
 
 def _heard(group: Group, module: nn.Module, probe: Probe | None) -> Chosen:
-    """Return the choice of a learner's first process; compute with it until then."""
+    """Return the choice of the learner's first process; compute this process's part of gradients until then."""
     with _without_trace(module):
         while (said := group.said(b"")) == COMPUTE:
             assert probe is not None
@@ -134,7 +134,7 @@ def _chosen_here(
     resume: Path | None,
     options: Mapping[str, Any],
 ) -> Chosen:
-    """Return the choice of `chosen_strategy`, in a learner's first process; `options` may have a number of
+    """Return the strategy as `chosen_strategy` does, in a learner's first process; `options` may have a number of
     `processes`."""
     if resume is not None and (found := find(resume, world.rank, world.learners)) is not None:
         meta = read_meta(found.paths[0])
@@ -197,8 +197,8 @@ def _choose(
 def _cluster(
     module: nn.Module, parameters: int, world: World, facts: Facts, measured: tuple[Probe | None, int]
 ) -> tuple[VirtualCluster, str]:
-    """Return the machines, and the source of the seconds of a step, `measured` by that gradient and in so many
-    processes of each learner."""
+    """Return the machines as advice simulates them, and in words the source of the seconds of a step. `measured` is the
+    user's gradient, if given, and the number of processes of each learner."""
     here, (probe, processes) = len(world.here), measured
     if world.place is not None:
         assert facts.seconds is not None
@@ -227,8 +227,8 @@ def _cluster(
 
 
 def probed(probe: Probe, processes: int, module: nn.Module) -> float:
-    """Return seconds of the user's gradient, in one of so many processes. Gradients, buffers and torch's random numbers
-    are afterwards as they were."""
+    """Return the seconds of one call of the user's gradient, in one of `processes` processes. Gradients, buffers and
+    torch's random numbers are afterwards as they were."""
 
     def step(_: int) -> None:
         probe()
@@ -239,7 +239,7 @@ def probed(probe: Probe, processes: int, module: nn.Module) -> float:
 
 @contextmanager
 def _without_trace(module: nn.Module) -> Iterator[None]:
-    """Keep gradients, buffers and torch's random numbers as they are."""
+    """Restore gradients, buffers and torch's random numbers at the end of the `with`."""
     gradients = [(p, p.grad) for p in module.parameters()]
     buffers = [(buffer, buffer.clone()) for buffer in module.buffers()]
     for p, _ in gradients:

@@ -19,7 +19,7 @@ Key = tuple[int, int]
 
 @dataclass(frozen=True)
 class PassLeft:
-    """Minibatches that are left of a pass for one learner."""
+    """Minibatches of a pass that are left for one learner."""
 
     cut: int  # number of learners the pass is cut for
     examples: int  # that it shares out
@@ -27,13 +27,13 @@ class PassLeft:
     rest: tuple[range, ...] = ()  # further ones, of a pass whose end is not known
 
     def to_plain(self) -> list[Any]:
-        """Return plain values."""
+        """Return this position as plain values, for JSON."""
         rest = [[run.start, run.stop, run.step] for run in self.rest]
         return [self.cut, self.examples, runs(self.pieces), *([rest] if rest else [])]
 
     @classmethod
     def from_plain(cls, said: Sequence[Any]) -> Self:
-        """Return the position of these plain values: the inverse of `to_plain`."""
+        """Return the position that these plain values say: the inverse of `to_plain`."""
         cut, examples, pieces, *rest = said
         mine = from_runs(pieces)  # earlier versions have saved them in the order in which they were drawn
         ascending = mine if isinstance(mine, range) else sorted(mine)
@@ -52,7 +52,7 @@ class DataPosition:
 
 
 def runs(pieces: Pieces) -> list[list[int]]:
-    """Return `pieces` as runs of equal steps, [first, past the last, step] each; an epoch has millions."""
+    """Return `pieces` as runs of equal steps, [first, past the last, step] each, for an epoch may have millions."""
     if isinstance(pieces, range):
         return [[pieces.start, pieces.stop, pieces.step]] if pieces else []
     found: list[list[int]] = []
@@ -68,14 +68,14 @@ def runs(pieces: Pieces) -> list[list[int]]:
 
 
 def from_runs(said: Sequence[Sequence[int]]) -> Pieces:
-    """Return the pieces of these `runs`: the inverse."""
+    """Return the pieces of the runs `said`: the inverse of `runs`."""
     if len(said) == 1:
         return range(*said[0])
     return [piece for run in said for piece in range(*run)]
 
 
 def position_of(state: Mapping[str, Any]) -> DataPosition:
-    """Return the position of the learner whose sampler's state this is."""
+    """Return the position of one learner from the saved state of its sampler."""
     times = dict(state["times"])
     return DataPosition(state["batch_size"], state["dataset"], state["epoch"], times, _left(state))
 
@@ -85,13 +85,13 @@ def _left(state: Mapping[str, Any]) -> dict[Key, PassLeft]:
 
 
 def single(piece: int) -> range:
-    """Return the range of this one number."""
+    """Return the range that holds only the number `piece`."""
     return range(piece, piece + 1)
 
 
 def pieces_of(left: PassLeft, batch_size: int) -> int:
-    """Return minibatches of a pass, of which so much is left; ENDLESS of batches that come as they are (batch_size
-    0)."""
+    """Return the number of minibatches in a pass that begins as `left`; ENDLESS for batches taken as they come
+    (batch_size 0)."""
     return -(-left.examples // (batch_size * left.cut)) * left.cut if batch_size else ENDLESS
 
 
@@ -102,12 +102,12 @@ def dealt_out(
     synchronous: bool,
     undrawn: Mapping[Key, Sequence[range]],
 ) -> DataPosition:
-    """Return the position of learner `rank` of so many, in a sampler that other learners had come so far with: the
-    lowest of theirs.
+    """Return the position of learner `rank` among `learners`, in a sampler that a save has other learners' states of.
+    It begins where the one that was least far is.
 
     Args:
-        states: of the sampler, by the rank of those learners.
-        undrawn: of passes that all draw from, minibatches that are dealt out besides those of each.
+        states: states of the sampler, by the rank of the saved learners.
+        undrawn: by pass, minibatches of the shared queue that are dealt out besides those left to each learner.
     """
     first = min(states.values(), key=lambda state: (state["epoch"], state["nth"]))
     lefts = {before: _left(state) for before, state in states.items()}
@@ -127,8 +127,8 @@ def dealt_out(
 
 
 def _part(whole: PassLeft, left: Sequence[range], rank: int, learners: int) -> PassLeft:
-    """Return the part of all that is left that goes to learner `rank` of so many: every so many-th minibatch, and of
-    those without an end every so many-th of each run."""
+    """Return learner `rank`'s part of all minibatches that are `left` of a pass: every `learners`-th one, and of passes
+    without an end every `learners`-th of each run."""
     finite = sorted(piece for run in left if run.stop < ENDLESS for piece in run)
     rest = tuple(run[rank::learners] for run in left if run and run.stop >= ENDLESS)
     return PassLeft(whole.cut, whole.examples, finite[rank::learners], rest)

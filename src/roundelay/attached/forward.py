@@ -38,8 +38,8 @@ is private: without it a step begins when its gradient is taken, and a session s
 
 
 def never_compiled(function: F) -> F:
-    """Return the function in a form that is never compiled: a compiled function that calls it is cut in two there, and
-    one that must be one graph is refused by torch with our reason."""
+    """Return `function` in a form that is never compiled: a compiled function that calls it is split there, and torch
+    refuses, with our reason, one that must be a single graph."""
     found: F = torch.compiler.disable(  # type: ignore[no-untyped-call]
         function,
         reason="a step of roundelay.attach talks with other learners and cannot be compiled: leave it out of a "
@@ -49,15 +49,15 @@ def never_compiled(function: F) -> F:
 
 
 def left_alone(function: F) -> F:
-    """Return the function, whose own frame is run as it is where compiled code calls it from code that is not.
-    Inlined it is traced: let it ask torch.compiler.is_compiling() and return."""
+    """Return `function` such that torch.compile runs its own frame as it is, where uncompiled code calls it. Where
+    compiled code inlines it, it is traced: let it ask torch.compiler.is_compiling() and return."""
     eval_frame.skip_code(function.__code__)
     return function
 
 
 @final
 class CompiledCalls:
-    """Reports of calls of compiled functions, until removed, or until the object whose method `report` is has gone."""
+    """Reports of calls of compiled functions to the method `report`, until removed or its object is gone."""
 
     _all: ClassVar["weakref.WeakSet[CompiledCalls]"] = weakref.WeakSet()
     _original: ClassVar[Callable[..., Any] | None] = None
@@ -78,7 +78,7 @@ class CompiledCalls:
         kind._all.add(self)
 
     def remove(self) -> None:
-        """Report nothing more."""
+        """Stop the reports."""
         kind = CompiledCalls
         kind._all.discard(self)
         if not kind._all and kind._original is not None:
@@ -92,7 +92,7 @@ _hooks_of, _with_names_of = attrgetter("_forward_pre_hooks"), attrgetter("_forwa
 
 
 class NotScripted(UserError, AttributeError):
-    """An attached module was given to `torch.jit.script`."""
+    """Error for an attached module that was given to `torch.jit.script`."""
 
 
 class BeforeForward:
@@ -127,8 +127,8 @@ class BeforeForward:
 
 
 class PickledWithoutHook:
-    """Modules of some classes are copied and pickled without our hook, until this is removed and every other session's
-    like it. A class that says by copyreg itself how it is copied keeps that."""
+    """Copying and pickling of modules of the classes `kinds` without our hook, until this object and those of other
+    sessions are removed. A class that has registered its own way of copying with copyreg keeps it."""
 
     _sessions: ClassVar[Counter[type[nn.Module]]] = Counter()  # that need it, by class
 
@@ -139,7 +139,7 @@ class PickledWithoutHook:
         self._sessions.update(self._kinds)
 
     def remove(self) -> None:
-        """Let the classes be pickled as before, where no other session needs it."""
+        """Let the classes be pickled as before, where no other session needs them pickled without the hook."""
         self._sessions.subtract(self._kinds)
         for kind in self._kinds:
             if not self._sessions[kind]:
@@ -150,8 +150,8 @@ class PickledWithoutHook:
 
 @final
 class ForwardHooks:
-    """The hook on every part of a module whose calls use parameters, so that the part called first, any of them, finds
-    them right. Calls of compiled functions, in which it has no effect, are heard of by themselves.
+    """The session's forward pre-hook on every part of a module that uses parameters, so that whichever is called first
+    finds them right. Calls of compiled functions, where it has no effect, are reported by `CompiledCalls`.
 
     Once a step has begun the hook has nothing to do until its gradient is taken, but on the root, where it looks at
     further forwards. Then it rests: torch takes a longer way through each module that has a hook, which for 28 modules
@@ -174,7 +174,7 @@ class ForwardHooks:
         _sessions.add(self)
 
     def rest(self) -> None:
-        """Take the hook off for a while, where it is the only one: beside others it keeps its place."""
+        """Take the hook off each part where it is the only one, until `wake`. Beside others it keeps its place."""
         self._rests, (root, _) = True, self._resting[0]
         stays = root._compiled_call_impl is None  # else its calls are heard of as those of compiled functions
         inner = list(map(_hooks_of, self._inner))
@@ -187,7 +187,7 @@ class ForwardHooks:
                 del part._forward_pre_hooks_with_kwargs[key]
 
     def wake(self) -> None:
-        """Put the hook back where it was, before any other that has come meanwhile."""
+        """Put the hook back on each part, before any other hook that has been added meanwhile."""
         if not self._rests:
             return
         self._rests, (root, kept) = False, self._resting[0]
@@ -206,7 +206,7 @@ class ForwardHooks:
                 part._forward_pre_hooks_with_kwargs[key] = True
 
     def remove(self) -> None:
-        """Take the hook off for good."""
+        """Take the hook off all parts for good."""
         _sessions.discard(self)
         for handle in self._handles:
             handle.remove()
@@ -216,7 +216,7 @@ class ForwardHooks:
         del self.session, self._hook
 
     def of_part(self, module: nn.Module) -> bool:
-        """Return True if the session is open, and has a part of `module`."""
+        """Return True if the session is open and `module` has a part in common with its module."""
         return self.session.open and any(id(part) in self._parts for part in module.modules())
 
 
@@ -224,8 +224,8 @@ _sessions: "weakref.WeakSet[ForwardHooks]" = weakref.WeakSet()
 
 
 def _without_hook(part: nn.Module) -> str | tuple[Any, ...]:
-    """Return a module as it is copied and pickled, without our hook: a model that is saved whole while it is attached
-    is loaded where Roundelay is not known, and by `torch.load` with weights_only."""
+    """Return a module as it is copied and pickled, without our hook. So a model that is saved whole while it is
+    attached can be loaded where Roundelay is not known, and by `torch.load` with weights_only."""
     found = part.__reduce_ex__(2)
     if isinstance(found, str) or len(found) < 3 or not isinstance(found[2], dict):
         return found
@@ -240,7 +240,7 @@ def _without_hook(part: nn.Module) -> str | tuple[Any, ...]:
 
 
 def other_session(module: nn.Module) -> bool:
-    """Return True if the module, or a part of it, is attached already."""
+    """Return True if `module`, or a part of it, is attached already."""
     return any(hooks.of_part(module) for hooks in list(_sessions))
 
 
@@ -249,8 +249,8 @@ def _owners(module: nn.Module) -> list[nn.Module]:
 
 
 def fingerprint(inputs: object, most: int | None = TENSORS) -> int | None:
-    """Return a number for a module's arguments, equal for equal tensors, 63 bits; None: there is no tensor in
-    it. At most so many tensors are looked at; None: all."""
+    """Return a number of 63 bits for a module's arguments, equal for equal tensors; None if there is no tensor in them.
+    At most `most` tensors are read; None: all."""
     digest, found = hashlib.blake2b(digest_size=8), 0
     for tensor in _tensors(inputs, DEPTH):
         flat = tensor.detach().reshape(-1)[: BYTES // max(1, tensor.element_size())].cpu().contiguous()
@@ -297,26 +297,26 @@ OF_IT = (
     Tensor.size,
     Tensor.stride,
 )
-"""Methods that do not look at them."""
+"""Methods of a tensor that do not read its values."""
 
 
 @final
 class Uses:
-    """Watched parameters of one session; `used` is called before the first use, and is to `forget` them."""
+    """Parameters watched for reads of their values. `used` is called before the first read, and is to call `forget`."""
 
     def __init__(self, used: Callable[[], None]) -> None:
         self._kind = _watched_by(weakref.WeakMethod(used))
         self._watched: list[nn.Parameter] = []
 
     def watch(self, parameters: Iterable[nn.Parameter]) -> None:
-        """Watch these parameters too. One of a class of its own is left as it is."""
+        """Watch these parameters too, except those of a class other than nn.Parameter."""
         for p in parameters:
             if type(p) is nn.Parameter:
                 p.__class__ = self._kind
                 self._watched.append(p)
 
     def forget(self) -> None:
-        """Make the watched ones ordinary parameters again."""
+        """Make all watched parameters ordinary ones again."""
         while self._watched:
             _release(self._watched.pop())
 

@@ -29,7 +29,7 @@ NumberPlace = tuple[int, str, int]
 
 
 def settings_of(optimizers: Sequence[Optimizer], module: nn.Module) -> dict[str, Any]:
-    """Return classes and options, plain values, and the names of the parameters of each group."""
+    """Return the optimizers' classes and options as plain values, and the names of each group's parameters."""
     names = {id(p): name for name, p in module.named_parameters()}
     found: dict[str, Any] = {f"optimizer{_of(n, optimizers)}": type(one).__name__ for n, one in enumerate(optimizers)}
     for n, one in enumerate(optimizers):
@@ -44,7 +44,7 @@ def settings_of(optimizers: Sequence[Optimizer], module: nn.Module) -> dict[str,
 
 
 def plain(value: Any) -> Any:
-    """Return an option as JSON has it; Ellipsis: it is none that can be compared."""
+    """Return the value of an option as JSON has it; Ellipsis if it cannot be compared."""
     if isinstance(value, Tensor):
         return float(value) if value.numel() == 1 else ...
     if isinstance(value, list | tuple):
@@ -54,7 +54,7 @@ def plain(value: Any) -> Any:
 
 
 def first_rate(optimizer: Optimizer) -> float:
-    """Return the learning rate of the first parameter group; NaN: there is none, as in Adafactor's relative steps."""
+    """Return the learning rate of the first parameter group; NaN if there is none, as in Adafactor's relative steps."""
     rate = optimizer.param_groups[0].get("lr")
     return float(rate) if _is_number(rate) else math.nan
 
@@ -66,7 +66,7 @@ def _is_number(value: object) -> TypeGuard[Tensor | float]:
 
 
 def _groups(optimizers: Sequence[Optimizer]) -> Iterator[tuple[str, dict[str, Any]]]:
-    """Yield all parameter groups, each with the words that name it."""
+    """Yield all parameter groups of all optimizers, each with the words that name it."""
     for n, one in enumerate(optimizers):
         for g, group in enumerate(one.param_groups):
             of_group = f" of group {g}" if len(one.param_groups) > 1 else ""
@@ -78,8 +78,8 @@ def _of(number: int, optimizers: Sequence[Optimizer]) -> str:
 
 
 class UsersOptimizers(SteppedByLoop):
-    """Optimizers that keep their state themselves, by parameter. Which numbers their groups have is settled when this
-    is made."""
+    """The user's optimizers, which keep their state themselves, by parameter. Which numbers their groups have is
+    settled when this object is made."""
 
     name = "the user's"
     names: Sequence[str] = ()
@@ -103,7 +103,7 @@ class UsersOptimizers(SteppedByLoop):
         self.rates = sum(option == "lr" for _, option, _ in self._places)
 
     def numbers(self) -> tuple[float, ...]:
-        """Return them as they are now; an option that is gone, with its group perhaps, is NaN."""
+        """Return the numbers of all groups as they are now; NaN for an option that is gone, perhaps with its group."""
         groups = [group for _, group in _groups(self._optimizers)]
         found = []
         for number, option, at in self._places:
@@ -113,7 +113,7 @@ class UsersOptimizers(SteppedByLoop):
 
     @contextmanager
     def under(self, numbers: Sequence[float]) -> Iterator[None]:
-        """Put `numbers` in the place of the first of them for a while; changes made meanwhile stay."""
+        """Set the first of the optimizers' numbers to `numbers` during the `with`; changes made in it stay."""
         own = self.numbers()
         self._write(numbers, own)
         try:
@@ -149,8 +149,8 @@ class UsersOptimizers(SteppedByLoop):
                         moment.zero_()
 
     def share_after_reset(self, steps: int) -> float:
-        """Share of momentum by the options of the first parameter group: `momentum` and `nesterov`, or the first of
-        `betas`."""
+        """Return the share that `LocalOptimizer` defines, by the first parameter group's `momentum` and `nesterov`, or
+        the first of its `betas`."""
         group = self._optimizers[0].param_groups[0]
         momentum = group.get("momentum") or (group.get("betas") or (0.0,))[0]
         return after_reset(float(momentum), steps, bool(group.get("nesterov", False)))
@@ -162,16 +162,16 @@ class UsersOptimizers(SteppedByLoop):
 
 
 class _Nothing(RowUpdate):
-    """The session updates the row as a whole."""
+    """An update of single parameters that does nothing, for the session updates the row as a whole."""
 
     def update_(self, number: int, gradient: Tensor, rate: float) -> None: ...
 
 
 def check_options(terms: AttachTerms, optimizers: Sequence[Optimizer], rank: int) -> None:
-    """Refuse options that these optimizers cannot follow.
+    """Refuse options of attach that these optimizers cannot follow.
 
     Raises:
-        UserError: names the option and what to do.
+        UserError: an optimizer cannot follow an option; names the option and what to do.
     """
     if terms.rate in ("gain", "linear"):
         check_rates(optimizers, rank)

@@ -47,7 +47,7 @@ def refuse_wrapped(module: nn.Module, rank: int) -> None:
     """Refuse a module that is, or a part of which is, wrapped, sharded or compiled by TorchScript.
 
     Raises:
-        UserError: it is; names the part and the wrapper.
+        UserError: the module or a part of it is wrapped so; names the part and the wrapper.
     """
     sharded = any(map(is_sharded, module.parameters()))  # by fully_shard, over the processes of one learner
     for name, part in module.named_modules():
@@ -62,13 +62,13 @@ def refuse_wrapped(module: nn.Module, rank: int) -> None:
 
 
 def refuse_reducer(rank: int, attached: nn.Module | None = None) -> None:
-    """Refuse, in a forward, a DistributedDataParallel over several processes made around the module later.
+    """Refuse, in a forward, a DistributedDataParallel over several processes made around the module after attach.
 
     Args:
-        attached: the one that was given to attach, if one was.
+        attached: the DistributedDataParallel that was given to attach, if one was.
 
     Raises:
-        UserError: there is one.
+        UserError: the forward runs inside another DistributedDataParallel.
     """
     around = getattr(nn.parallel.DistributedDataParallel, "_active_ddp_module", None)
     if around is not None and around is not attached and not _alone(around):
@@ -76,7 +76,7 @@ def refuse_reducer(rank: int, attached: nn.Module | None = None) -> None:
 
 
 def _alone(part: nn.Module) -> bool:
-    """Return True if it is torch's own, over a group of this process alone."""
+    """Return True if `part` is torch's DistributedDataParallel over a group of this process alone."""
     return isinstance(part, nn.parallel.DistributedDataParallel) and part.process_group.size() == 1
 
 
@@ -92,8 +92,8 @@ LISTED_CHARACTERS = 300_000
 
 
 def module_facts(module: nn.Module) -> dict[str, list[str]]:
-    """Return facts that learners' modules must have in common, in words: every parameter and buffer, and the values of
-    those that are not trained, which are never averaged."""
+    """Return, in words, the facts that learners' modules must have in common: every parameter and buffer, and checksums
+    of frozen parameters, which are never averaged."""
     facts: dict[str, list[str]] = {"parameter of the module": [], "values of frozen parameter": [], "buffer": []}
     for name, p in module.named_parameters():
         facts["parameter of the module"].append(f"{name} {_kind(p)}{'' if p.requires_grad else ', frozen'}")
@@ -116,10 +116,10 @@ def _bounded(listed: list[str]) -> list[str]:
 
 
 def device_of(module: nn.Module, rank: int) -> torch.device | None:
-    """Return the device that holds the whole module; None: the memory of the host.
+    """Return the device that holds the whole module; None for the memory of the host.
 
     Raises:
-        UserError: it is on several devices, or on one that attach does not know, or has parameters without a shape.
+        UserError: the module is on several devices or an unknown kind of device, or has parameters without a shape.
     """
     first, where = "", torch.device("cpu")
     for name, tensor in (*module.named_parameters(), *module.named_buffers()):
@@ -140,10 +140,10 @@ def device_of(module: nn.Module, rank: int) -> torch.device | None:
 
 
 class Parameters:
-    """The trainable parameters of a module, in `module.parameters()` order. Frozen ones stay where they are.
+    """The trainable parameters of a module, in `module.parameters()` order. Frozen parameters stay where they are.
 
     Raises:
-        UserError: there is none, or one that cannot be part of a row; names it.
+        UserError: no parameter is trainable, or one cannot be part of a row; names that one.
     """
 
     def __init__(self, module: nn.Module, rank: int) -> None:
@@ -171,10 +171,10 @@ class Parameters:
         self.count = sum(p.numel() for p in self.all)
 
     def settle(self) -> None:
-        """Let the module hold these parameters themselves, where a forward has put others in their place."""
+        """Let the module hold the attached parameters themselves, where a forward has put others in their place."""
 
     def flatten(self) -> Tensor:
-        """Return a copy of all values, (P,) float32."""
+        """Return a copy of the values of all trainable parameters, (P,) float32."""
         return torch.cat([p.detach().reshape(-1).float() for p in self.tensors])
 
     def views(self, vector: Tensor) -> list[Tensor]:
@@ -184,22 +184,22 @@ class Parameters:
         return [part.view(p.shape) for part, p in zip(parts, tensors, strict=True)]
 
     def show(self, views: Sequence[Tensor]) -> None:
-        """Make the module look at `views`. A parameter of float32 is the view itself: a value written there is in the
-        module. Any other becomes a rounded copy of its view as it is now."""
+        """Make the module's parameters look at `views`. A parameter of float32 is the view itself: a value written
+        there is in the module. Any other becomes a rounded copy of its view as it is now."""
         for p, view, rounded in zip(self.all, views, self.rounded, strict=True):
             p.data = view if rounded is None else rounded.copy_(view)
 
     def shown(self, views: Sequence[Tensor]) -> list[Tensor]:
-        """Return (T) The tensors that it looks at after `show(views)`, if nothing has changed that."""
+        """Return the tensors (T) that the parameters look at after `show(views)`, if nothing has changed that since."""
         pairs = zip(views, self.rounded, strict=True)
         return [view if rounded is None else rounded for view, rounded in pairs]
 
     def gradients(self, which: Sequence[int]) -> dict[int, Tensor]:
-        """Return the gradients of the parameters numbered `which`, those that there are, by number. Afterwards `alike`
-        says whether all of them lie as views of a vector do.
+        """Return the gradients of the parameters numbered `which`, by number, without those that have none. Afterwards
+        `alike` says whether all of them lie as views of a vector do.
 
         Raises:
-            UserError: one is sparse; names its parameter.
+            UserError: a gradient is sparse; names its parameter.
         """
         gradients = list(map(_gradient_of, map(self.all.__getitem__, which)))  # in every step: no loop in Python
         there = list(map(is_not, gradients, repeat(None)))
@@ -215,8 +215,8 @@ class Parameters:
         return {number: gradient.detach() for number, gradient in found.items()} if self.graphs else found
 
     def multiply_gradients(self, views: Sequence[Tensor], numbers: Sequence[int], factor: Tensor) -> None:
-        """Scale `views`, taken from the gradients of the parameters so numbered, and these too, where they have the
-        range of float32."""
+        """Multiply `views`, which were copied from the gradients of the parameters `numbers`, by `factor`; and those
+        gradients themselves, unless they are float16, whose range is too small."""
         for view, number in zip(views, numbers, strict=True):
             view.mul_(factor)
             gradient = self.all[number].grad
@@ -227,14 +227,14 @@ class Parameters:
         """Bring an optimizer's loaded state into the form that fits these parameters."""
 
     def numbers(self, parameters: Iterable[Tensor]) -> list[int]:
-        """Return numbers of these among the trainable parameters; others are left out."""
+        """Return the numbers of `parameters` among the trainable ones; others are left out."""
         return [number for number in map(self._number.get, map(id, parameters)) if number is not None]
 
     @contextmanager
     def updated(self, rows: Sequence[Tensor] | None, gradients: Sequence[Tensor | None]) -> Iterator[None]:
-        """Show, for a moment, the row itself, in float32, and these gradients: an optimizer is about to step. Show
-        something else afterwards; the own gradients are back then, but where the step has done away with them. Without
-        `rows` the parameters, all in float32, stay where they are."""
+        """Let the parameters be `rows`, in float32, with these `gradients`, in a `with` in which an optimizer steps;
+        without `rows` they stay where they are, all in float32. Afterwards call `show`: only their own gradients are
+        restored, unless the step has removed them."""
         own = list(map(_gradient_of, self.all))
         if rows is None:
             deque(map(setattr, self.all, repeat("grad"), gradients), 0)
@@ -263,7 +263,7 @@ class Parameters:
 
 
 class ShardedParameters(Parameters):
-    """The parts of a module's trainable parameters that are in this process."""
+    """This process's own parts of a module's sharded trainable parameters."""
 
     def __init__(self, module: nn.Module, rank: int) -> None:
         super().__init__(module, rank)
@@ -330,7 +330,7 @@ log = logging.getLogger("roundelay")
 
 
 def cache_names(module: nn.Module) -> set[str]:
-    """Return names of buffers of `persistent=False`."""
+    """Return the names of a module's buffers that are registered with `persistent=False`."""
     return {
         f"{path}.{name}".removeprefix(".")
         for path, part in module.named_modules(remove_duplicate=False)
@@ -339,8 +339,8 @@ def cache_names(module: nn.Module) -> set[str]:
 
 
 def kept_buffers(module: nn.Module) -> list[tuple[str, Tensor]]:
-    """Return the names and buffers that the module's own state dict has: not those of `persistent=False`, which are
-    caches (positions, masks) that a module makes anew, of another size where its inputs are longer."""
+    """Return the names and buffers that the module's own state dict has. Those of `persistent=False` are caches
+    (positions, masks) that a module makes anew, of another size where its inputs are longer."""
     caches, kept = cache_names(module), dict[int, tuple[str, Tensor]]()
     for name, one in module.named_buffers(remove_duplicate=False):
         if name not in caches:
@@ -364,7 +364,7 @@ class Buffers:
         """Return the buffers that the module had when the session began.
 
         Raises:
-            UserError: one had another size when the session began, or is gone; names it.
+            UserError: a buffer had another size when the session began, or is gone; names it.
         """
         found = dict(kept_buffers(self._module))
         others = [name for name, size in self._sizes.items() if name not in found or found[name].nbytes != size]
@@ -384,16 +384,16 @@ class Buffers:
         return [found[name] for name in self._sizes]
 
     def pack(self) -> Tensor:
-        """Return all buffers, (B,) uint8.
+        """Return all kept buffers as bytes, (B,) uint8.
 
         Raises:
-            UserError: one had another size when the session began, or is gone; names it.
+            UserError: a buffer had another size when the session began, or is gone; names it.
         """
         parts = [_bytes(buffer).cpu() for buffer in self._kept()]
         return torch.cat(parts) if parts else torch.empty(0, dtype=torch.uint8)
 
     def unpack(self, packed: Tensor) -> None:
-        """Copy (B,) back into the module."""
+        """Copy the bytes `packed`, (B,) uint8, back into the module's buffers."""
         offset = 0
         with torch.no_grad():
             for buffer in self._kept():
@@ -402,7 +402,7 @@ class Buffers:
                 offset += size
 
     def mean(self, packed: Sequence[Tensor]) -> Tensor:
-        """Return the mean by the rule, of the packed buffers of the living, (B,) each, by rank."""
+        """Return the buffers of the model to evaluate, (B,), from the living learners' `packed`, (B,) each, by rank."""
         means, offset = [], 0
         for buffer in self._kept():
             end = offset + buffer.nbytes

@@ -29,7 +29,8 @@ from roundelay.strategies.ssgd import Ssgd
 
 @final
 class ReplicatedSession(Session):
-    """See `Session`. Facts about all learners, in a process other than the first, are those of the last meeting."""
+    """The `Session` in one process of a learner whose processes each have the whole module. In all but the first, facts
+    about all learners are those of the last meeting."""
 
     def __init__(
         self,
@@ -56,7 +57,7 @@ class ReplicatedSession(Session):
         self._begin_as_first()
 
     def _begin_as_first(self) -> None:
-        """Begin with the buffers of the first process, and its part of a save."""
+        """Begin with the first process's buffers, and its part of a save."""
         replicas, buffers = self._replicas, self._buffers.pack()
         replicas.shown(buffers)
         self._buffers.unpack(buffers)
@@ -69,14 +70,14 @@ class ReplicatedSession(Session):
         self._hear()
 
     def _hear(self) -> None:
-        """Take over the facts about all learners from the first."""
+        """Take over the facts about all learners from the first process."""
         together = [] if self._replicas.follows else list(self._learner.together)
         self._heard = self._said({"living": self.living, "together": together, "summary": self.summary()})
         if self._replicas.follows:
             self._followed.together = self._heard["together"]
 
     def _said(self, value: Any, place: int = 0) -> Any:
-        """Return the value of the process at that place: plain values and tensors."""
+        """Return the `value`, of plain values and tensors, that the process at `place` in the group gives."""
         tensors: dict[str, Tensor] = {}
         mine = place == self._replicas.place
         data = pack_part({"value": to_plain(value, "value", tensors)}, tensors) if mine else b""
@@ -110,8 +111,8 @@ class ReplicatedSession(Session):
             super().load_state_dict(state)
 
     def save(self, directory: str | Path, also: Mapping[str, Any] | None = None, keep: int = 2) -> Path:
-        """Save as `Session.save` does: the first process writes, the states of random numbers of all and its own
-        `also`."""
+        """Save as `Session.save` does. The first process alone writes: its own `also`, and the states of random numbers
+        of all processes."""
         self._steps.check_open("save")
         replicas = self._replicas
         of_all = [self._said(random_states(self._device), place) for place in range(replicas.size)]

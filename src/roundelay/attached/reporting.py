@@ -18,10 +18,10 @@ COUNTED, HELD_OUT_LOSS = "minibatches", "held-out loss"
 
 @final
 class LossLog:
-    """The log of one session.
+    """The log of held-out losses of one session.
 
     Args:
-        folder: of the log; empty for none.
+        folder: the folder of the log; empty for none.
         started: the first record, written with the first loss.
         late: this learner has come back to a session that ran, and may have reported.
     """
@@ -32,7 +32,7 @@ class LossLog:
         self._taken = self._path is not None and self._path.exists() and not late
 
     def write(self, loss: float, steps: int) -> None:
-        """Add a held-out loss, after so many steps of all learners.
+        """Add a held-out loss, measured after `steps` steps of all learners together.
 
         Raises:
             UserError: the loss is no number; another session has reported here.

@@ -38,7 +38,7 @@ PART = re.compile(r"learner-(\d+)-of-(\d+)\.json")
 
 
 def folder_of(directory: Path, number: int) -> Path:
-    """Return the folder of a save."""
+    """Return the folder in `directory` of the save with this number."""
     return directory / f"save-{number:09d}"
 
 
@@ -49,18 +49,18 @@ def saves(directory: Path) -> list[int]:
 
 
 def part_path(folder: Path, rank: int, learners: int) -> Path:
-    """Return the JSON of a learner's part."""
+    """Return the path of the JSON of learner `rank`'s part in a save's folder."""
     return folder / f"learner-{rank}-of-{learners}.json"
 
 
 def parts(folder: Path) -> Iterator[Path]:
-    """Yield the JSON of every part that is there."""
+    """Yield the path of the JSON of every part in a save's folder."""
     return (path for path in sorted(folder.glob("learner-*.json")) if PART.fullmatch(path.name))
 
 
 @dataclass(frozen=True)
 class FoundSave:
-    """The newest save of which a learner can take its state."""
+    """The newest save from which a learner can go on."""
 
     number: int
     before: int  # number of the save before it in that directory, which may be there no more; 0: it is the first
@@ -71,11 +71,12 @@ class FoundSave:
 def find(
     directory: Path, rank: int, learners: int, strategy: Strategy | None = None, most: int | None = None
 ) -> FoundSave | None:
-    """Return the newest save for learner `rank` of so many that goes on under `strategy`, or under that of the save;
-    with `most`, none with a higher number. Of parts that are dealt out each learner checks some.
+    """Return the newest save from which learner `rank` of `learners` can go on, under `strategy` or, without it, under
+    the save's own; with `most`, none of a higher number; None if there is no save. Where parts are dealt out, each
+    learner checks some of them.
 
     Raises:
-        UserError: there are some, and all are damaged; names each and its fault.
+        UserError: there are saves, and all are damaged; names each and its fault.
     """
 
     def read(number: int) -> FoundSave | None:
@@ -96,7 +97,7 @@ def find(
 
 
 def _find(folder: Path, number: int, rank: int, learners: int, strategy: Strategy | None) -> FoundSave | None:
-    """Return a learner's beginning from one save, if all parts that it needs are there."""
+    """Return what a learner goes on from in the save `number`; None unless all parts that it needs are there."""
     own = part_path(folder, rank, learners)
     if own.exists():
         meta, under = read_meta(own), strategy
@@ -112,7 +113,7 @@ def _find(folder: Path, number: int, rank: int, learners: int, strategy: Strateg
 
 def prune(directory: Path, whole: int, keep: int) -> None:
     """Remove old saves. Of those up to number `whole`, which all learners have whole, the newest `keep` - 1 stay, for
-    one more is being written. Other learners may be doing the same."""
+    one more is being written. Other learners may remove the same ones at the same time."""
     for number in [number for number in saves(directory) if number <= whole][keep - 1 :]:
         shutil.rmtree(folder_of(directory, number), ignore_errors=True)
 
@@ -122,11 +123,11 @@ Plain = None | bool | int | float | str | list[Any] | dict[str, Any]
 
 
 def to_plain(value: object, name: str, tensors: MutableMapping[str, Tensor]) -> Plain:
-    """Return `value` as JSON; its tensors go into `tensors`, in the memory of the host, under names that begin with
+    """Return `value` as JSON. Its tensors go into `tensors`, in the memory of the host, under names that begin with
     `name`.
 
     Raises:
-        UserError: it holds something else; names it and its place.
+        UserError: `value` holds something that is not plain; names it and its place.
     """
     match value:
         case None | bool() | int() | str():
@@ -151,10 +152,10 @@ def to_plain(value: object, name: str, tensors: MutableMapping[str, Tensor]) -> 
 
 
 def from_plain(said: Any, tensors: Mapping[str, Tensor]) -> Any:
-    """Return the inverse of `to_plain`.
+    """Return the value that `to_plain` has made `said` and `tensors` of.
 
     Raises:
-        KeyError, TypeError, ValueError: it is none.
+        KeyError, TypeError, ValueError: `said` was not made by `to_plain`.
     """
     if isinstance(said, list):
         return [from_plain(item, tensors) for item in said]
@@ -180,6 +181,6 @@ def _key(key: object, name: str) -> object:
 
 
 def _own(tensor: Tensor) -> Tensor:
-    """Return a copy on the host, in a storage that no other tensor has a part of."""
+    """Return a copy of `tensor` on the host, in a storage that it shares with no other tensor."""
     plain = tensor.detach()
     return torch.empty_like(plain, device="cpu", memory_format=torch.contiguous_format).copy_(plain)

@@ -51,14 +51,14 @@ class Fitting:
     module: Module
     optimizers: list[str]
     trained: int
-    """The first so many entries of `module` are trained parameters."""
+    """Number of entries at the beginning of `module` that are trained parameters."""
     caches: frozenset[str] = frozenset()
     """Names of buffers that saves do not have; earlier versions saved them."""
 
 
 @dataclass(frozen=True)
 class Resumed:
-    """State that a learner begins with."""
+    """The state that a learner begins with when it goes on from a save."""
 
     state: Mapping[str, Any]  # for `SavedState.load`
     buffers: Tensor  # packed, (B,)
@@ -70,10 +70,10 @@ class Resumed:
 
 
 def check_fits(found: FoundSave, fitting: Fitting) -> None:
-    """Refuse a save that is not one of such a session.
+    """Refuse a save that this session cannot go on from.
 
     Raises:
-        UserError: it is of another module or optimizer; names both.
+        UserError: the save is of another module or optimizer; names both.
     """
     path = found.paths[0]
     meta = read_meta(path)
@@ -98,7 +98,7 @@ def check_fits(found: FoundSave, fitting: Fitting) -> None:
 
 
 def resumed_from(found: FoundSave, fitting: Fitting, buffers: Buffers) -> Resumed:
-    """Return the state that a learner begins with.
+    """Return the state that a learner takes from the save `found`.
 
     Raises:
         Damaged: a file is missing or not as it was written; names it.
@@ -110,7 +110,7 @@ def resumed_from(found: FoundSave, fitting: Fitting, buffers: Buffers) -> Resume
 
 
 def _part_of(path: Path, fitting: Fitting) -> Part:
-    """Read a part, without caches that an earlier version has saved among the buffers."""
+    """Return a learner's part of a save, without caches that an earlier version has saved among the buffers."""
     part, kept, offset = read_part(path), list[Tensor](), 0
     for name, shape, kind in part.meta["module"][fitting.trained :]:
         end = offset + math.prod(shape) * getattr(torch, kind.removeprefix("torch.")).itemsize
@@ -123,7 +123,7 @@ def _part_of(path: Path, fitting: Fitting) -> Part:
 
 
 def own_state(part: Part) -> Resumed:
-    """Return the state that a learner's own part has, with which it goes on where it was."""
+    """Return the state in a learner's own part of a save, with which it goes on exactly where it was."""
     meta, tensors = part.meta, part.tensors
     return Resumed(
         {
@@ -183,7 +183,7 @@ def _dealt(found: FoundSave, fitting: Fitting, buffers: Buffers) -> Resumed:
 
 
 def _weights(metas: Sequence[Mapping[str, Any]], holders: Sequence[int]) -> dict[int, float]:
-    """Return weights of the rows of `holders` in their mean, by rank: those by mass, where the strategy weighs rows."""
+    """Return weights by rank of the rows of `holders` in their mean: by mass, where the strategy weighs rows."""
     masses = {meta["rank"]: meta.get("mass") for meta in metas if meta["rank"] in holders}
     given = [0.0 if mass is None else float(mass) for mass in masses.values()]
     return dict(zip(masses, weights_of(given), strict=True))
@@ -192,9 +192,9 @@ def _weights(metas: Sequence[Mapping[str, Any]], holders: Sequence[int]) -> dict
 def _data(
     metas: Sequence[Mapping[str, Any]], fitting: Fitting, passes: Sequence[Sequence[Any]]
 ) -> tuple[list[Any], dict[int, DataPosition]]:
-    """Return the passes that all draw from, and positions by sampler. `passes` are those of the save; it has none of
-    learners that waited for each other. Where these go on, all that was not drawn is dealt out; where they did, nothing
-    is left to be drawn."""
+    """Return the passes over data that all learners draw from, and this learner's positions by sampler. `passes` are
+    those of the save: none under a synchronous strategy. Where this session's strategy is synchronous, all that was not
+    drawn is dealt out; where the save's was, nothing is left to be drawn."""
     queues, found, wait = list[Any](), dict[int, DataPosition](), fitting.strategy.traits.synchronous
     states: dict[int, dict[int, Mapping[str, Any]]] = {}
     for meta in metas:
@@ -219,7 +219,7 @@ def _data(
 
 
 def _shared(part: Part) -> dict[str, Any]:
-    """Return the state that learners share, if it is in this part."""
+    """Return the state that learners share, if it is in this part of a save; else an empty dict."""
     found = {"passes": part.meta["passes"]} if part.meta["passes"] is not None else {}
     return found | {name: tensor for name, tensor in part.tensors.items() if name.split(".")[0] == "centre"}
 
@@ -227,13 +227,13 @@ def _shared(part: Part) -> dict[str, Any]:
 log = logging.getLogger("roundelay")
 
 Meet = Callable[[str, Callable[[], None]], None]
-"""`meet(kind, read)`: a meeting of the session's."""
+"""Function `meet(kind, read)` that holds a meeting of the session; see `AttachedLearner.meet`."""
 
 
 def fitting(
     module: nn.Module, optimizers: Sequence[Optimizer], rank: int, learners: int, strategy: Strategy
 ) -> Fitting:
-    """Return facts that a save must agree on with this learner."""
+    """Return the facts that a save must agree on for this learner to resume from it."""
     trained = [(name, p) for name, p in module.named_parameters() if p.requires_grad]
     shapes = [[name, list(local(one).shape), str(one.dtype)] for name, one in (*trained, *kept_buffers(module))]
     kinds = [type(one).__name__ for one in optimizers]
@@ -241,10 +241,10 @@ def fitting(
 
 
 def look_for(directory: Path, wanted: Fitting) -> FoundSave | None:
-    """Return the newest save of which a learner can take its state; None: there is none.
+    """Return the newest save from which a learner can go on; None if there is no save.
 
     Raises:
-        UserError: it does not fit, or is damaged; says in what, or names the file.
+        UserError: the save does not fit, and says in what; or all saves are damaged, and names the files.
     """
     found = find(directory, wanted.rank, wanted.learners, wanted.strategy)
     if found is not None:
@@ -253,14 +253,15 @@ def look_for(directory: Path, wanted: Fitting) -> FoundSave | None:
 
 
 class SessionSaves(Giver):
-    """Saves of one session. A learner that comes back is given the state that a save would have of its giver.
+    """Writing and loading of one session's saves. A learner that comes back is given, by another, the state that a save
+    of that one would have.
 
     Args:
         wanted: facts that saves and this session agree on.
-        device: of the module; None: the memory of the host.
-        meet: of the session.
+        device: device of the module; None: the memory of the host.
+        meet: holds a meeting of the session.
         room: waits where a disk is full.
-        made: the samplers of the session, as they are made.
+        made: the list of the session's samplers, which grows as they are made.
     """
 
     def __init__(
@@ -289,10 +290,10 @@ class SessionSaves(Giver):
     # Saving -----------------------------------------------------------------------------------------------------------
 
     def save(self, directory: Path, also: Mapping[str, Any], samplers: Sequence[Shared], keep: int) -> Path:
-        """Save the session, keep so many saves, and return the folder of this one.
+        """Save the session, keep the newest `keep` saves, and return the folder of this one.
 
         Raises:
-            UserError: it cannot be written, or the directory holds saves of another training.
+            UserError: the save cannot be written, or `directory` holds saves of another training.
         """
         if keep < 2:
             raise UserError(f"save(keep={keep}): 2 is the least, for one stays whole while the next is written.")
@@ -326,7 +327,7 @@ class SessionSaves(Giver):
         return folder
 
     def _own(self, tensors: dict[str, Tensor]) -> dict[str, Any]:
-        """Return all that is this learner's, in a meeting: plain values; tensors are put into `tensors`."""
+        """Return, in a meeting, this learner's own state as plain values; put its tensors into `tensors`."""
         saved, wanted = self._learner.saved, self._fitting
         own, shared, strategy = saved.own(), saved.shared(), self._learner.strategy
         tensors |= {"row": own["row"], "buffers": self._buffers.pack()}
@@ -356,14 +357,14 @@ class SessionSaves(Giver):
     # Going on ---------------------------------------------------------------------------------------------------------
 
     def resume(self, directory: Path, found: FoundSave | None) -> Mapping[str, Any] | None:
-        """Go on from the newest save that all learners have; return the user's own values in it. None: there is no save
-        yet.
+        """Go on from the newest save that all learners have; return the values that the user saved in it, or None if
+        there is no save yet.
 
         Args:
-            found: the newest that this learner has.
+            found: the newest save that this learner has.
 
         Raises:
-            UserError: only some learners have one, or it is damaged; names them.
+            UserError: only some learners have a save, or it is damaged; names them.
         """
         directory, learner = directory.absolute(), self._learner
         chosen: list[Resumed] = []
@@ -398,8 +399,8 @@ class SessionSaves(Giver):
         return chosen[0].also
 
     def come_back(self, directory: Path, found: FoundSave | None) -> Mapping[str, Any] | None:
-        """Return, for a learner that comes back to a running session, the values of its own part of the newest save
-        that the others do not have: the optimizers' state, and the user's own values. None: it has no part."""
+        """Load, for a learner that comes back to a running session, the optimizers' state in its own part of the newest
+        save; return the values that the user saved in it. None: it has no part."""
         if found is None:
             return None
         if found.dealt:  # saved while a learner was missing, maybe this one
@@ -425,7 +426,7 @@ class SessionSaves(Giver):
         return resumed_from(found, self._fitting, self._buffers)
 
     def _take(self, resumed: Resumed, folder: Path) -> None:
-        """Take the values that are this learner's alone, after the meeting."""
+        """Load this learner's own values, after the meeting: buffers, optimizers, random states, data positions."""
         self._buffers.unpack(resumed.buffers)
         self._load_optimizers(resumed, folder)
         set_random_states(resumed.random, self._device)
@@ -457,8 +458,8 @@ class SessionSaves(Giver):
         return pack_part(meta | {"samplers": [one.state(rank) for one in self._made]}, tensors)
 
     def take(self, given: bytes) -> Mapping[str, Any] | None:
-        """Begin with the state that another learner has given to this one, which has come back; return the user's own
-        values in its last save, None: there are none."""
+        """Begin with the state `given` by another learner to this one, which has come back. Return the values that the
+        user saved in this learner's last save; None if there are none."""
         resumed = own_state(unpack_part(given))
         self._learner.saved.load(resumed.state)
         self._learner.me.snapshot()
@@ -470,7 +471,7 @@ class SessionSaves(Giver):
 
 
 def random_states(device: torch.device | None) -> dict[str, Tensor]:
-    """Return states of torch's generators, by device."""
+    """Return the states of torch's random generators, by device."""
     found = {"cpu": torch.get_rng_state()}
     if device is not None and device.type == "cuda":
         found["cuda"] = torch.cuda.get_rng_state(device)
@@ -478,7 +479,7 @@ def random_states(device: torch.device | None) -> dict[str, Tensor]:
 
 
 def set_random_states(states: Mapping[str, Tensor], device: torch.device | None) -> None:
-    """Put torch's generators in these states, by device."""
+    """Set torch's random generators to these states, by device."""
     if "cpu" in states:
         torch.set_rng_state(states["cpu"])
     if device is not None and "cuda" in states:

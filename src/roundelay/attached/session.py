@@ -73,8 +73,8 @@ def attach(
     resume: str | Path | None = None,
     **options: Any,
 ) -> "Session":
-    """Train `module` together with the other learners, of this host or of several. `optimizer.step()` is the session's
-    from now on.
+    """Train `module` together with the other learners, of this host or of several, and return the session. From now on
+    `optimizer.step()` takes the session's steps.
 
     All learners (started by `torchrun` or `roundelay launch`; one, if by neither) call this in the same order. They
     begin from rank 0's parameters and buffers.
@@ -82,21 +82,21 @@ def attach(
     Args:
         module: all on the CPU or all on one GPU; trainable parameters float32, bfloat16 or float16. Those that require
             a gradient now are trained. Or its DistributedDataParallel over the processes of a learner.
-        optimizer: any of torch.optim, or like them, over parameters of the module; with any parameter groups. Or
+        optimizer: one of torch.optim, or like those, over parameters of the module, in any parameter groups. Or
             several, all of which are stepped in each iteration.
         strategy: a name, as `roundelay train --strategy` takes, a Strategy, or "auto", as `roundelay advise` chooses.
-        seed: of the strategy's own random choices (whom to exchange with); the same on all learners.
+        seed: seed of the strategy's own random choices (whom to exchange with); the same on all learners.
         patience: seconds a learner waits for another before it gives up and says for whom.
         hosts: options between several hosts by name: those of `roundelay train` (`wire`, `fragments`, `host_patience`,
             `encrypt`, `exchange_share`, `means`, `trusted_network`), `silence`, and `listen`, where this host listens.
         resume: a directory of saves: go on from the newest. One that holds none yet is for a command's first start.
-        options: of the strategy, as `period=20`; of "auto" those of docs/advice.md. And `on_death`, "stop" or "go-on",
+        options: the strategy's, as `period=20`; of "auto" those of docs/advice.md. And `on_death`, "stop" or "go-on",
             for learners that wait for each other; `record`, a folder for `roundelay replay`; `rate`, of L learners:
             "as-is", the optimizers' own; "linear", so much larger that the model moves by the sum of all gradients;
             "gain", the default of `adpsgd` and `hadpsgd`, by their noise. A number is the strategy's option.
 
     Raises:
-        UserError: module, optimizer, strategy or environment is not fit for it, or learners disagree; says which rank.
+        UserError: module, optimizer, strategy or environment is unfit for it, or learners disagree; names the rank.
     """
     given = [optimizer] if isinstance(optimizer, Optimizer) or not isinstance(optimizer, Sequence) else optimizer
     several = [unwrapped(one) for one in given]
@@ -125,7 +125,7 @@ def attach(
 
 
 class Session:
-    """One learner's part in training together; see `attach`. Also a context manager that closes itself.
+    """One learner's part in training a module together with others; `attach` returns it. A `with` closes the session.
 
     `consensus`, `meet`, `state_dict`, `load_state_dict`, `save` and `close` are meetings: every learner must come to
     them, equally often and in the same order. Between two meetings each may take as many steps as it has data for.
@@ -195,7 +195,7 @@ class Session:
 
     @property
     def optimizer(self) -> Optimizer:
-        """The first, or the only one."""
+        """The first of the optimizers that were attached, or the only one."""
         return self.optimizers[0]
 
     # Training ---------------------------------------------------------------------------------------------------------
@@ -224,8 +224,8 @@ class Session:
         self._steps.step(examples)
 
     def begin_step(self) -> None:
-        """Make the parameters show where the next gradient is to be taken, exchanging with others first if the strategy
-        does so.
+        """Make the parameters show the point where the next gradient is to be taken, exchanging with others first if
+        the strategy does so.
 
         Called by itself before the first forward of a step that records gradients. Call it yourself where parameters
         are used without calling a module that holds them (torch.func.functional_call, say).
@@ -239,8 +239,8 @@ class Session:
 
     @property
     def stopping(self) -> bool:
-        """True once this process was sent SIGTERM. A loop that reads this ends by itself: it leaves its loop, and comes
-        to `close()` as the others do, who have been sent it too. A loop that never does is ended at the end of a step,
+        """True once this process was sent SIGTERM. A loop that reads this is to end by itself: it stops, and comes to
+        `close()` as the others do, who have been sent it too. A loop that never reads it is ended at the end of a step,
         by SystemExit(143)."""
         self._steps.loop_looks = True
         return self._steps.asked_to_end
@@ -248,8 +248,8 @@ class Session:
     # Meetings ---------------------------------------------------------------------------------------------------------
 
     def meet(self) -> None:
-        """Wait for all learners, and nothing else. The strategy ends its work under way: a block of bsp or bmuf, for
-        example, is averaged early."""
+        """Wait for all learners to come here, without reading or saving anything. The strategy ends its work under way:
+        a block of bsp or bmuf, for example, is averaged early."""
         self._meet("meet()", lambda: None)
 
     @contextmanager
@@ -288,7 +288,7 @@ class Session:
         """Go on from a state that `state_dict` returned.
 
         Raises:
-            UserError: it is of another rank, number of learners, strategy or module.
+            UserError: `state` is of another rank, number of learners, strategy or module.
         """
         mine = {"rank": self.rank, "learners": self.learners, "strategy": self.strategy.name}
         for name, value in mine.items():
@@ -310,23 +310,23 @@ class Session:
         part, without waiting for the others' disks. Half the session's patience is waited for room on a full one.
 
         Args:
-            directory: of this training alone; on several hosts each may have its own.
+            directory: a directory for this training alone; on several hosts each may have its own.
             also: all else that the loop needs (`scheduler.state_dict()`, for example), of plain values and tensors;
                 `session.resumed` after it was resumed.
-            keep: the last so many saves stay, 2 or more: should the newest be damaged, the one before is gone on from.
+            keep: number of newest saves that stay, 2 or more: if the newest is damaged, the one before it is resumed.
 
         Returns:
-            The folder of this save in it.
+            The folder of this save in `directory`.
 
         Raises:
-            UserError: it cannot be written, or the directory holds saves of another training; names the file.
+            UserError: the save cannot be written, or `directory` holds saves of another training; names the file.
         """
         self._steps.check_open("save")
         return self._saves.save(_folder_in(Path(directory), self._group), also or {}, self._samplers, keep)
 
     def close(self) -> None:
-        """Meet for the last time. The module is left with the model to evaluate, and is the user's again. Safe to call
-        twice."""
+        """Close the session, in a last meeting of all learners. The module keeps the model to evaluate, and is the
+        user's again. Safe to call twice."""
         if not self.open:
             return
         if self._steps.failure is None:
@@ -341,22 +341,22 @@ class Session:
             self._steps.release(None, FAILED)
 
     def abandon(self) -> None:
-        """Leave at once, without waiting; the module keeps this learner's own parameters. A `with` does this when an
-        exception ends it."""
+        """Leave the session at once, without waiting for others; the module keeps this learner's own parameters. A
+        `with` does this when an exception ends it."""
         if self.open:
             self._steps.release(self._steps.parameters.flatten(), FAILED)
 
     def report(self, loss: float) -> None:
-        """Note a held-out loss of the model that all have in common, as `roundelay scaling` measures it: seconds since
-        `attach` until it is said. Nothing is noted unless ROUNDELAY_REPORT names a folder.
+        """Log a held-out loss of the model that all learners have in common, with the seconds since `attach`, for
+        `roundelay scaling`. Nothing is logged unless ROUNDELAY_REPORT names a folder.
 
-        Call it on all learners or on one that lives on; of all, the lowest notes it. It does not wait.
+        Call it on all learners, or on the lowest that lives, which alone logs it. It does not wait for others.
 
         Args:
             loss: the mean over held-out examples, in nats; the first may be that of the model before training.
 
         Raises:
-            UserError: it is no number; another session has reported to the same folder; this one is closed.
+            UserError: `loss` is no number; another session has reported to the same folder; or this session is closed.
         """
         self._steps.check_open("report()")
         if self.rank == min(self.living, default=self.rank) and self._speaks:
@@ -366,23 +366,23 @@ class Session:
 
     @property
     def open(self) -> bool:
-        """Neither closed nor abandoned."""
+        """True until the session is closed or abandoned."""
         return self._steps.open
 
     @property
     def steps(self) -> int:
-        """Steps of this learner, empty ones included."""
+        """Number of steps that this learner has taken, empty ones included."""
         return self._learner.steps
 
     @property
     def living(self) -> tuple[int, ...]:
-        """Ranks that live, by the deaths noticed so far."""
+        """Ranks of the learners that live, by the deaths noticed so far."""
         return self._learner.living
 
     def summary(self) -> dict[str, Any]:
-        """Return, of all learners so far, steps by rank, exchanges begun (by rank, with rank) and staleness (mean,
-        largest); in words the place of this one's row; and `work`: the model's movement over that by the learner with
-        most steps alone, under `rate`."""
+        """Return counts of all learners so far: steps by rank, exchanges begun (by rank, with rank), staleness (mean,
+        largest); `rows`, in words the place of this learner's row; `rate`; and `work`, how far the model moves by all
+        learners' steps under that rate, relative to the steps alone of the learner that took most."""
         counts = self._learner.counts
         _, largest, mean = staleness_summary(counts)
         return {
@@ -395,13 +395,13 @@ class Session:
         }
 
     def _work(self) -> float:
-        """Return the model's movement by all learners, over that by the learner with the most steps alone."""
+        """Return how far all learners' steps move the model, relative to those of the learner with most steps."""
         counts, learners = self._learner.counts, len(self._learner.to_the_end)
         moved, longest = work_of(counts.rate_factors, counts.steps, self.strategy, learners, learners)
         return moved / longest if longest else 0.0
 
     def _say(self, sentence: str) -> None:
-        """Say something of the learning rate: as a warning where the user asked for that rate, else as information."""
+        """Log a sentence on the learning rate: as a warning where the user asked for that rate, else as information."""
         if sentence and self._speaks:
             log.log(logging.INFO if self._rate in ("fastest", "as-is") else logging.WARNING, "%s.", sentence)
 
@@ -414,7 +414,7 @@ class Session:
         Args:
             dataset: the data loader's dataset, or its length.
             batch_size: examples in a minibatch of one learner.
-            seed: of the order; the same on all learners.
+            seed: seed of the order; the same on all learners.
             drop_last: leave out the last, smaller round.
         """
         number = len(self._samplers) + 1
@@ -424,8 +424,8 @@ class Session:
         return sampler
 
     def share(self, batches: Iterable[Any]) -> SharedBatches:
-        """Return the same batches, each of which goes to one learner: to a free one, under an asynchronous
-        strategy.
+        """Return `batches` shared out: each batch goes to one learner; under an asynchronous strategy, to one that is
+        free.
 
             loader = DataLoader(dataset, sampler=session.share(sampler), batch_size=None)
 
@@ -437,7 +437,7 @@ class Session:
                 a sampler of lhotse (of world_size=1), a list, a stream, a data loader.
 
         Raises:
-            UserError: it deals batches out by rank, or can be gone through once only.
+            UserError: `batches` deals batches out by rank itself, or can be gone through only once.
         """
         number = len(self._samplers) + 1
         compared = not self._learner.late and number not in self._saves.samplers
@@ -496,7 +496,7 @@ class Session:
         self._steps.met()
 
     def _consensus(self, kind: str, also: Callable[[], None] | None = None) -> tuple[Tensor, Tensor]:
-        """Return (parameters (P,), packed buffers) of the model to evaluate, after a meeting."""
+        """Return the model to evaluate as (parameters (P,), packed buffers), after a meeting."""
         parameters, buffers = torch.empty(self._steps.parameters.count), self._buffers.pack()
         living: list[int] = []
 
@@ -513,8 +513,8 @@ class Session:
         return parameters, buffers
 
     def _look_at_all(self, parameters: Tensor, closing: Sequence[int]) -> None:
-        """Look, as the lowest learner, whether the model that all have in common is finite, and, of those that are
-        `closing`, whether all have taken about as many steps."""
+        """Warn, on the lowest learner, where the common model (P,) is not finite, or where learners that are `closing`
+        took very different numbers of steps."""
         traits, steps = self.strategy.traits, self._learner.counts.steps
         if not self._not_finite:
             self._not_finite = say_not_finite(self._steps.parameters, parameters, self.rank)
@@ -568,7 +568,8 @@ def _learner_of(module: nn.Module, listen: str | None) -> tuple[Group | None, Wo
 
 
 def _on_host(strategy: Strategy, sized: bool, world: World, repeats: Path | None) -> Strategy:
-    """Return the strategy on this host, or on the one that is repeated; `sized`: the user says the size of nodes."""
+    """Return the strategy as it runs on this host, or on the recorded host that is repeated; `sized`: the user has
+    given the size of nodes."""
     here = replayed_host(repeats, world.rank) if world.place is None else world.here
     return strategy.on_host(here, sized) if isinstance(strategy, HAdPsgd) and here else strategy
 
@@ -582,6 +583,6 @@ def _kind_of(group: Group | None) -> Callable[..., Session]:
 
 
 def _folder_in(directory: Path, group: Group | None) -> Path:
-    """Return the folder of this process, for saves or a record, in `directory`, of which each process of a learner has
-    a part."""
+    """Return the folder, for saves or a record, that belongs to this process: in `directory`, which each process of a
+    learner has a part of."""
     return directory if group is None or group.whole else directory / f"shard-{group.place}-of-{group.size}"

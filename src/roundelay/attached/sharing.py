@@ -35,14 +35,14 @@ from roundelay.strategies.base import Strategy
 
 log = logging.getLogger("roundelay")
 CLOSED_PASS = 1 << 30
-"""In the place of a segment: later than any."""
+"""Number of a segment later than any, for a pass that no other learner can join."""
 MISSING = object()
-"""There is no minibatch of that number."""
+"""Value in the place of a minibatch whose number is too high."""
 
 
 @dataclass(frozen=True)
 class LoopProgress:
-    """Progress of a learner's loop: steps that it has begun, and completed."""
+    """Numbers of steps that a learner's loop has begun and completed."""
 
     begun: int = 0
     completed: int = 0
@@ -50,7 +50,7 @@ class LoopProgress:
 
 @final
 class Followed:
-    """A learner as a process knows it that follows its first one, which draws for all of them."""
+    """The learner as seen by its processes that follow the first, which draws minibatches for all of them."""
 
     together: Sequence[int] = ()  # ranks that take part in the segment that runs, as last heard
 
@@ -60,7 +60,7 @@ class Followed:
 
     @property
     def segment(self) -> int:
-        """See `AttachedLearner`, and so for all that follows."""
+        """The segment that runs; this and all below are as in `AttachedLearner`."""
         return self._beside.segment
 
     @property
@@ -86,7 +86,7 @@ class Followed:
 
 
 Fetch = Callable[[int], Any]
-"""Answers with the minibatch of a number, or MISSING."""
+"""Function that returns the minibatch of a number, or MISSING."""
 
 
 @dataclass
@@ -98,19 +98,19 @@ class _Drawn:
 
 @final
 class Drawing(Iterator[Any]):
-    """One pass, which begins when its first minibatch is asked for: some loaders make two, and go through one."""
+    """One pass over minibatches, begun when the first is asked for: some loaders make two iterators and use one."""
 
     def __init__(self, shared: "Shared") -> None:
         self._shared = shared
         self._asked, self._ended = 0, False
 
     def begin(self, key: Key, begun: PassLeft, fetch: Fetch, pieces: Callable[[], int]) -> None:
-        """Begin.
+        """Begin the pass.
 
         Args:
-            key: the number of the pass among those of its sampler.
-            begun: so much of it is left.
-            pieces: asks how many minibatches it has, as far as that is known.
+            key: the epoch of the pass, and how often the sampler has gone through that epoch before.
+            begun: minibatches that are left of the pass when it begins.
+            pieces: returns the number of minibatches in the pass, as far as it is known.
         """
         self.key, self._begun, self._fetch, self._pieces = key, begun, fetch, pieces
         self._own = heapq.merge(begun.pieces, *begun.rest)
@@ -143,8 +143,8 @@ class Drawing(Iterator[Any]):
         raise StopIteration
 
     def _next_number(self) -> tuple[int | None, bool]:
-        """Return the number of the next minibatch, and whether the queue holds it for this learner. The first of the
-        processes of a learner says it to the others."""
+        """Return the number of the next minibatch (None: none is left), and whether the queue holds it for this
+        learner. The first of a learner's processes tells the others the number."""
         self._shared.agree()
         group = self._shared.group
         if group is None:
@@ -165,7 +165,7 @@ class Drawing(Iterator[Any]):
         return sum(drawn.shared for drawn in self._drawn)
 
     def _note_trained(self) -> None:
-        """Note the minibatches trained by now."""
+        """Note which minibatches of the pass have been trained by now."""
         progress = self._shared.progress()
         if self._ahead is None:
             if progress.begun == self._begun_before:
@@ -178,15 +178,15 @@ class Drawing(Iterator[Any]):
             self._gone += self._drawn.popleft().real
 
     def settle(self) -> None:
-        """Let the queue know the minibatches trained by now."""
+        """Tell the shared queue which minibatches of the pass have been trained by now."""
         self._note_trained()
         if self._keep() < self._held:
             self._shared.draw(self.key, 0, self._keep())
             self._held = self._keep()
 
     def left(self) -> PassLeft | None:
-        """Return minibatches that are still this learner's: those drawn and not trained, and those of its own that are
-        not drawn. None: the pass is over."""
+        """Return the minibatches of the pass that are still this learner's: those drawn and not trained, and those of
+        its own that are not drawn. None: the pass is over."""
         self._note_trained()
         pieces = [drawn.number for drawn in self._drawn if drawn.real]
         if self._ended and not pieces:
@@ -198,12 +198,12 @@ class Drawing(Iterator[Any]):
 
     @property
     def joinable(self) -> bool:
-        """Is it known which learners share the pass out, and how?"""
+        """True if it is known which learners share the pass out, and how."""
         return bool(self._together)
 
     def left_for(self, rank: int) -> PassLeft | None:
-        """Return the part of learner `rank`, who takes it up at the round in which this learner is. None: the pass is
-        over."""
+        """Return the part of the pass for learner `rank`, who joins it at the round in which this learner is. None: the
+        pass is over."""
         if (mine := self.left()) is None:
             return None
         first = min([*mine.pieces[:1], *(run.start for run in mine.rest if run)], default=None)
@@ -219,8 +219,8 @@ class Shared(Sampler[Any]):
     """Passes over minibatches that all learners share out, as one learner goes through them.
 
     Args:
-        number: of this sampler; learners make theirs in the same order.
-        progress: asks for that of the learner's loop.
+        number: number of this sampler; learners make their samplers in the same order.
+        progress: returns the progress of the learner's loop.
     """
 
     def __init__(
@@ -240,16 +240,16 @@ class Shared(Sampler[Any]):
 
     @abstractmethod
     def _whole_pass(self) -> PassLeft:
-        """Return a pass that no learner has begun, as far as it is this learner's own."""
+        """Return this learner's part of a pass that no learner has begun."""
 
     @abstractmethod
     def _open(self, epoch: int, left: PassLeft) -> tuple[Fetch, Callable[[], int]]:
-        """Begin a pass; see `Drawing`."""
+        """Begin a pass over `epoch`, with `left` of it left; return `fetch` and `pieces` for `Drawing.begin`."""
 
     @property
     @abstractmethod
     def _most_pieces(self) -> int:
-        """Minibatches of a whole pass."""
+        """Number of minibatches in a whole pass."""
 
     @property
     def epoch(self) -> int:
@@ -277,16 +277,17 @@ class Shared(Sampler[Any]):
     @property
     @abstractmethod
     def _shuffled_source(self) -> object:
-        """Data that are given in another order in every epoch; None: they are not, or only their number is known."""
+        """Data that come in another order in every epoch; None if they do not, or if only their number is known."""
 
     def comes_after(self, before: "Sequence[Shared]") -> None:
-        """Hear which samplers the learner has made before this one: the last of the same data, made alike, is kept."""
+        """Find, among the samplers that the learner made `before` this one, the last with the same data and
+        arguments."""
         source = self._shuffled_source
         alike = (one for one in reversed(before) if source is not None and one._shuffled_source is source)
         self._before = next((one for one in alike if one._terms == self._terms), None)
 
     def _say_again(self, epoch: int) -> None:
-        """Warn, once a session, where the sampler before this one has given the order of this epoch."""
+        """Warn, once a session, if the sampler made before this one has already given the order of `epoch`."""
         before, self._before = self._before, None
         if before is None or self._gone_through[epoch]:
             return
@@ -300,10 +301,10 @@ class Shared(Sampler[Any]):
             )
 
     def begin(self, now: Drawing) -> None:
-        """Begin the next pass.
+        """Begin the next pass, as `now`.
 
         Raises:
-            UserError: this is not the learner's process.
+            UserError: minibatches cannot be shared out in this process; see `AttachedLearner.check_may_draw`.
         """
         if self._learner.forked:
             self._learner.check_may_draw()
@@ -317,7 +318,7 @@ class Shared(Sampler[Any]):
 
     @property
     def group(self) -> Group | None:
-        """The processes of this learner, where it has several."""
+        """The processes of this learner, if it has several."""
         return self._learner.group
 
     @property
@@ -326,8 +327,8 @@ class Shared(Sampler[Any]):
         return self._learner.segment
 
     def dealt_among(self, left: PassLeft) -> Sequence[int]:
-        """Return the ranks to which a pass is dealt out in turn, this learner's part of which is `left` when it begins;
-        none, if it is dealt out otherwise."""
+        """Return the ranks among which a pass is dealt out in turn, this learner's part of it being `left`; an empty
+        sequence if it is dealt out otherwise."""
         if not self._synchronous:
             return ()
         whole = left == self._whole_pass()
@@ -338,8 +339,8 @@ class Shared(Sampler[Any]):
 
     @property
     def cut(self) -> int:
-        """The segment in which the pass under way has begun; 0: none is; CLOSED_PASS: no other learner can take it
-        up."""
+        """The segment in which the pass under way has begun; 0 if there is none; CLOSED_PASS if no other learner can
+        join it."""
         now = self._now()
         if now is not None and now.left() is None:
             now = None
@@ -348,23 +349,24 @@ class Shared(Sampler[Any]):
         return 0 if now is None else now.segment
 
     def agree(self) -> None:
-        """Compare this sampler with those of the others, until that is done.
+        """Compare this sampler with the other learners' samplers of the same number, until all have been compared.
 
         Raises:
-            UserError: another learner has made another.
+            UserError: another learner has made its sampler otherwise.
         """
         self._agreed = self._agreed or self._learner.share_is_agreed(self._number)
 
     def draw(self, key: Key, pieces: int, keep: int) -> int | None:
-        """Return the number of the next minibatch of the queue; see `passes.draw`."""
+        """Return the number of the next minibatch in the shared queue; None at its end, or under a synchronous
+        strategy, which has no queue. See `passes.draw`."""
         return None if self._synchronous else self._learner.draw_piece((self._number, *key), pieces, keep)
 
     def ended(self, given: int) -> None:
-        """Note that a pass is over, in which this learner has got so many minibatches."""
+        """Note that a pass is over, in which this learner was given `given` minibatches."""
         self._not_trained = 0 if self.progress().completed else given
 
     def settle(self) -> None:
-        """Tell the queue the minibatches that are trained, before a meeting."""
+        """Tell the shared queue, before a meeting, which minibatches are trained; warn of a pass that trained none."""
         if self._not_trained and not self.progress().completed:
             log.warning(
                 f"rank {self._learner.rank}: a pass over shared batches is over, and no step trained the "
@@ -376,8 +378,8 @@ class Shared(Sampler[Any]):
             now.settle()
 
     def state(self, rank: int | None = None) -> dict[str, Any]:
-        """Return its position, for a save: that of the pass under way, or of the next. With `rank`, the one at which
-        another learner takes that up."""
+        """Return the sampler's position for a save: in the pass under way, or at the next one. With `rank`, the
+        position at which that learner joins the pass."""
         now, times, left = self._now(), dict(self._gone_through), dict(self._left)
         key, terms = (self._epoch, times.get(self._epoch, 0)), self._terms
         mine = None if now is None else now.left() if rank is None else now.left_for(rank)
@@ -397,10 +399,10 @@ class Shared(Sampler[Any]):
         }
 
     def resume(self, position: DataPosition) -> None:
-        """Begin where a session before has stopped.
+        """Continue at the position that a session before has saved.
 
         Raises:
-            UserError: that one shared out other examples.
+            UserError: the saved sampler shared out other examples, or minibatches of another size.
         """
         mine = self._terms.batch_size, self._terms.examples
         if (position.batch_size, position.dataset) != mine:
@@ -413,7 +415,7 @@ class Shared(Sampler[Any]):
         self._left = dict(position.left)
 
     def join(self, under_way: Callable[[int, int], tuple[int, int]]) -> None:
-        """Begin where the learners of a session that runs are.
+        """Continue at the epoch that the learners of a running session go through.
 
         Args:
             under_way: see `SavedState.epoch_under_way`.
@@ -423,7 +425,7 @@ class Shared(Sampler[Any]):
 
 
 def _in_turn(run: Pieces, cut: int, place: int) -> bool:
-    """Return whether these are minibatches of that place among so many."""
+    """Return True if the minibatches `run` are those of `place` where every `cut` are dealt out in turn."""
     if isinstance(run, range):
         return not run or (run.start % cut == place and run.step % cut == 0)
     return all(number % cut == place for number in run)
@@ -434,7 +436,7 @@ def _words(batch_size: int, dataset: int) -> str:
 
 
 class SharedSampler(Shared):
-    """`DataLoader(dataset, batch_sampler=...)`, in the place of DistributedSampler. Made by `session.sampler`.
+    """Batch sampler for a `DataLoader`, in the place of DistributedSampler. Made by `session.sampler`.
 
     All learners make it alike: another length, size of minibatches, seed or the like is refused. Each epoch has one
     shuffled order, the same on all learners, cut into rounds of one minibatch a learner
@@ -471,10 +473,10 @@ class SharedSampler(Shared):
         super().__init__(learner, number, terms, progress)
 
     def __iter__(self) -> Iterator[Any]:
-        """Begin a pass.
+        """Return an iterator over this learner's minibatches of the next pass.
 
         Raises:
-            UserError: a loader takes its minibatches for examples of which it makes minibatches.
+            UserError: a loader was given this as `sampler`, and would make minibatches of minibatches.
         """
         if isinstance(sys._getframe(1).f_locals.get("self"), BatchSampler):  # nothing else tells who asks
             raise UserError(
@@ -485,16 +487,16 @@ class SharedSampler(Shared):
 
     @property
     def sampler(self) -> "SharedSampler":
-        """Itself: toolkits look into a sampler of minibatches for one of examples, to tell it the epoch."""
+        """This sampler itself, for toolkits that look for a sampler in a batch sampler, to tell it the epoch."""
         return self
 
     def __len__(self) -> int:
-        """Return the minibatches that a learner is given in an epoch: exact under a synchronous strategy, else on
-        average."""
+        """Return the number of minibatches that a learner is given in an epoch: exact under a synchronous strategy,
+        else on average."""
         return self._plan(0, len(self._together), self._examples).rounds
 
     def _plan(self, epoch: int, cut: int, examples: int) -> EpochPlan:
-        """Return an epoch, cut for so many learners."""
+        """Return the plan of an epoch over `examples` examples, cut for `cut` learners."""
         return EpochPlan(epoch, examples, self.batch_size * cut, cut, self._seed)
 
     def _whole_pass(self) -> PassLeft:

@@ -37,7 +37,7 @@ from roundelay.core.rates import LearnersRate
 SCALING = ("grad_scale", "found_inf")
 """Attributes that a GradScaler sets on the optimizer for the time of its step."""
 Ask = Callable[[int, Callable[[], Any] | None], Any]
-"""`ask(number, closure)`: the step of the optimizer of that number; the loss, if a closure computes one."""
+"""Function `ask(number, closure)` that takes the step of optimizer `number`, and returns the closure's loss, if any."""
 
 
 _PARAMS, _SCALING = itemgetter("params"), frozenset(SCALING)
@@ -66,13 +66,13 @@ def unwrapped(optimizer: Optimizer) -> Optimizer:
 
 
 class Stepper:
-    """One optimizer whose `step` asks the session."""
+    """One of the user's optimizers, whose `step` asks the session."""
 
     def __init__(self, optimizer: Optimizer, number: int, ask: Ask, rank: int) -> None:
         self.optimizer, self._number, self._ask, self._rank = optimizer, number, ask, rank
         self.inside, self._by_closure = False, False
         self.factor = 1.0
-        """On the learning rates of the next step."""
+        """Factor on the learning rates of the next step."""
         self._original: Callable[..., Any] = optimizer.step
         self._before = dict(vars(optimizer))
         self._asking = _Asking(self)
@@ -101,7 +101,7 @@ class Stepper:
         return MethodType(step, self.optimizer)  # a method: schedules look for the object behind one
 
     def asked(self, closure: Callable[[], Any] | None) -> Any:
-        """Answer a call of `optimizer.step`."""
+        """Answer the loop's call of `optimizer.step(closure)`, by asking the session."""
         vars(self.optimizer)["_opt_called"] = True
         self._by_closure = closure is not None
         return self._ask(self._number, closure)
@@ -141,7 +141,7 @@ class Stepper:
 
     @property
     def scaling(self) -> tuple[bool, Tensor | None]:
-        """True if the caller is a GradScaler, which finds overflowed gradients itself; and the factor for the
+        """True if the caller is a GradScaler, which finds overflowed gradients itself; and the factor that unscales the
         gradients, None if they are unscaled already."""
         scale: Tensor | None = getattr(self.optimizer, "grad_scale", None)
         factor = None if scale is None else scale.double().reciprocal().float()
@@ -149,11 +149,11 @@ class Stepper:
 
     @property
     def parameters(self) -> list[nn.Parameter]:
-        """Parameters of all groups."""
+        """Parameters of all groups of the optimizer."""
         return [*chain.from_iterable(map(_PARAMS, self.optimizer.param_groups))]
 
     def remove(self) -> None:
-        """Give the optimizer back to the user."""
+        """Give the optimizer its own `step` back, and leave nothing of the session at it."""
         self._asking.stepper = None  # for those who have wrapped it meanwhile
         if vars(self.optimizer).get("step") is self._mine:
             self._restore("step")
@@ -170,7 +170,7 @@ class Stepper:
         self._loading = state
 
     def _after_load(self, optimizer: Optimizer) -> None:
-        """Keep the state of a float32 master as it was saved: torch casts the state of a parameter to its type."""
+        """Keep the state of float32 masters as it was saved, where torch casts it to the type of the parameter."""
         state, self._loading = self._loading, {}
         saved = [key for group in state["param_groups"] for key in group["params"]]
         for key, p in zip(saved, self.parameters, strict=True):
@@ -181,9 +181,9 @@ class Stepper:
 
 @contextmanager
 def scaled_rates(optimizer: Optimizer, factor: float) -> Iterator[None]:
-    """Make learning rates `factor` times as large in all groups that have one, for a step. A rate that the optimizer
-    itself sets meanwhile stays. Tensors are changed in place: a compiled step, or a captured one, reads them where they
-    are."""
+    """Multiply the learning rates of all groups that have one by `factor` until the end of the `with`. A rate that the
+    optimizer itself sets meanwhile stays. Tensors are changed in place: a compiled step, or a captured one, reads them
+    where they are."""
     numbers: list[tuple[dict[str, Any], float, Any]] = []
     tensors: dict[int, tuple[Tensor, Tensor]] = {}  # groups may have one in common
     for group in optimizer.param_groups if factor != 1 else ():
@@ -208,15 +208,15 @@ def scaled_rates(optimizer: Optimizer, factor: float) -> Iterator[None]:
 
 
 def have_rates(optimizer: Optimizer) -> bool:
-    """Return whether all groups of an optimizer have a learning rate that can be scaled. That of Rprop is of its first
-    step only."""
+    """Return True if all groups of an optimizer have a learning rate that can be scaled. Rprop's cannot: only its first
+    step uses it."""
     return not isinstance(optimizer, torch.optim.Rprop) and all(
         isinstance(group.get("lr"), int | float | Tensor) for group in optimizer.param_groups
     )
 
 
 def usual_rate(optimizers: Sequence[Optimizer]) -> LearnersRate:
-    """Return the treatment of learning rates by default: `auto`, where they can be scaled."""
+    """Return the default treatment of learning rates: `auto`, where all can be scaled."""
     return "auto" if all(map(have_rates, optimizers)) else "as-is"
 
 
@@ -224,7 +224,7 @@ def check_rates(optimizers: Sequence[Optimizer], rank: int) -> None:
     """Check that learning rates can be scaled.
 
     Raises:
-        UserError: a group has none; names the optimizer.
+        UserError: a group has no learning rate that can be scaled; names the optimizer.
     """
     for optimizer in optimizers:
         if not have_rates(optimizer):
@@ -236,7 +236,7 @@ def check_rates(optimizers: Sequence[Optimizer], rank: int) -> None:
 
 @final
 class OtherOptimizers:
-    """Refusal of steps of attached parameters that do not come from the session, until this is removed."""
+    """A hook on all optimizers that refuses steps of attached parameters from outside the session, until removed."""
 
     def __init__(self, steppers: Sequence[Stepper], parameters: Parameters, rank: int) -> None:
         self._steppers, self._mine, self._rank = steppers, {id(p) for p in parameters.all}, rank
@@ -250,14 +250,14 @@ class OtherOptimizers:
         self._hook = register_optimizer_step_pre_hook(refuse)
 
     def remove(self) -> None:
-        """Refuse nothing any more."""
+        """Take the hook off."""
         self._hook.remove()
 
     def check(self, optimizer: Optimizer) -> None:
         """Check an optimizer that is about to step.
 
         Raises:
-            UserError: it would change attached parameters beside the session; names it.
+            UserError: the optimizer would change attached parameters beside the session; names it.
         """
         for stepper in self._steppers:
             if stepper.inside:
@@ -286,7 +286,7 @@ class OtherOptimizers:
 
 
 def _path(holder: object, optimizer: Optimizer) -> str | None:
-    """Return the place of the optimizer in `holder`: `base`, `inner.base` or `parts[0]`; None: it does not hold it."""
+    """Return where `holder` holds the optimizer, as `base`, `inner.base` or `parts[0]`; None if it does not hold it."""
     named = [(name, value) for name, value in vars(holder).items() if name not in ("param_groups", "state")]
     named += [(f"{name}[{n}]", one) for name, value in named if isinstance(value, list) for n, one in enumerate(value)]
     for name, value in named:
@@ -298,14 +298,14 @@ def _path(holder: object, optimizer: Optimizer) -> str | None:
 
 
 class _Asking:
-    """The stepper that the replaced step asks: none, once the session is closed."""
+    """A reference to the stepper that the replaced `step` asks; None once the session is closed."""
 
     def __init__(self, stepper: Stepper) -> None:
         self.stepper: Stepper | None = stepper
 
 
 def _rounded(p: Tensor, value: object) -> bool:
-    """Return True if this state of a parameter in 16 bits is in 16 bits too."""
+    """Return True if both the parameter `p` and this value of its state are in 16 bits."""
     return isinstance(value, Tensor) and p.dtype in ROUNDED and value.dtype == p.dtype and value.shape == p.shape
 
 
@@ -338,6 +338,6 @@ def check_optimizers(module: nn.Module, optimizers: Sequence[Optimizer], rank: i
 
 
 def _needs_closure(optimizer: Optimizer) -> bool:
-    """Return True if its `step` has an argument without a default."""
+    """Return True if the optimizer's `step` has an argument without a default."""
     _, *needed = inspect.signature(type(optimizer).step).parameters.values()  # not of a schedule's wrapper
     return any(one.default is one.empty and one.kind not in (one.VAR_POSITIONAL, one.VAR_KEYWORD) for one in needed)

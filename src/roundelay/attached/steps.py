@@ -47,7 +47,7 @@ class Steps:
     """The steps of one learner, over a module and its optimizers.
 
     Args:
-        device: of the module; None: the memory of the host.
+        device: device of the module; None: the memory of the host.
         shown: the facts shown to the other learners at the start, (n,) uint8.
         group: the processes of this learner, where it has several.
     """
@@ -130,7 +130,7 @@ class Steps:
 
     @never_compiled
     def step(self, examples: float | None = None) -> None:
-        """Take `session.step(examples)`, of all optimizers."""
+        """Take the step of all optimizers; see `Session.step`."""
         self._check_step("session.step()")
         if not (examples is None or (isinstance(examples, int | float) and examples > 0)):
             raise UserError(f"session.step(examples={examples!r}): give a number above 0.")
@@ -144,7 +144,7 @@ class Steps:
 
     @never_compiled
     def begin_step(self) -> None:
-        """Make the parameters show where the next gradient is to be taken; see `Session.begin_step`."""
+        """Make the parameters show the point where the next gradient is to be taken; see `Session.begin_step`."""
         self.check_open("begin_step")
         self._begin()
 
@@ -176,7 +176,7 @@ class Steps:
             self._hooks.rest()
 
     def _begin_late(self) -> None:
-        """Begin the step whose gradients are there, if no forward has begun it."""
+        """Begin a step whose gradients have been computed already, if no forward has begun it."""
         if self.learner.begun:
             return
         self._moved = False
@@ -206,11 +206,12 @@ class Steps:
 
     @property
     def forked(self) -> bool:
-        """True in a child of the learner's process: nothing that it does is to be heard of."""
+        """True in a process forked from the learner's, where nothing may act on the session."""
         return self.open and self.failure is None and self.learner.left
 
     def _ask(self, number: int, closure: Callable[[], Any] | None) -> Any:
-        """Answer `optimizer.step(closure)` of that optimizer."""
+        """Answer a call of `step(closure)` of optimizer `number`: take its gradients, and complete the step when all
+        optimizers have been asked. Return the closure's loss."""
         self._check_step("optimizer.step()")
         if number in self._asked:
             self._complete()
@@ -230,7 +231,7 @@ class Steps:
         return loss
 
     def _take(self, number: int) -> None:
-        """Take the gradients of one optimizer."""
+        """Take the gradients of optimizer `number` for the step under way."""
         stepper = self._steppers[number]
         if not self._asked:
             self._begin_late()
@@ -253,8 +254,8 @@ class Steps:
             self.parameters.multiply_gradients([self._gradient[n] for n in found], [*found], factor)
 
     def _numbers_of(self, number: int) -> Sequence[int]:
-        """Return the numbers of the parameters that an optimizer has now: the same objects as in the last step, as a
-        rule."""
+        """Return the numbers of the parameters that optimizer `number` has now. Where these are the same objects as in
+        the last step, the numbers are kept."""
         now = self._steppers[number].parameters
         before, numbers = self._taken_from.get(number, ((), ()))
         if len(now) != len(before) or not all(map(is_, now, before)):
@@ -263,7 +264,7 @@ class Steps:
         return numbers
 
     def _complete(self, examples: float | None = None) -> None:
-        """Take the step: no other optimizer will be asked."""
+        """Complete the step: hand the gradients of the optimizers that were asked to the strategy."""
         if len(self._steppers) > 1:
             self._uses.forget()
         number_given = len(self._given)
@@ -304,7 +305,7 @@ class Steps:
         self.show_home()
 
     def _agree(self, examples: float) -> float:
-        """Agree on the step with the other processes of this learner, if any; return the weight of its gradient."""
+        """Agree on the step with the learner's other processes, if it has any; return the weight of its gradient."""
         if self._group is None:
             return examples
         if self.replicas is not None and self.completed < FIRST:
@@ -314,14 +315,14 @@ class Steps:
         return weight
 
     def _be_as_first(self, point: Tensor) -> Tensor:
-        """Let other processes of this learner, if each has the whole module, have the `point` (P,) of the first; return
-        it."""
+        """Give the other processes of this learner the first one's `point` (P,), if each has the whole module; return
+        `point`."""
         if (replicas := self.replicas) is not None:
             replicas.share(point, self.learner.me.snapshot_version)
         return point
 
     def _lay_out(self) -> Tensor:
-        """Copy the gradient that waits in `.grad` to where the learner has it; return it there, (P,)."""
+        """Copy the gradient that waits in `.grad` into the learner's gradient vector (P,); return that vector."""
         if self._waiting is None:
             raise RuntimeError("a gradient was asked for after the step that it was for")
         for number, gradient in self._waiting.items():
@@ -336,7 +337,7 @@ class Steps:
                 view.zero_()
 
     def _update(self, gradient: Gradient, own: bool, given: Sequence[bool]) -> bool:
-        """Do the strategy's local update, under the row's lock. True: and the snapshot is as the row is."""
+        """Update the row by `gradient`, under its lock. Return True if the snapshot equals the row afterwards."""
         late, self._late = self._late, None
         factor = self.learner.rate_factor(gradient)
         for stepper in self._steppers:
@@ -352,13 +353,13 @@ class Steps:
     # Others' changes of the module ------------------------------------------------------------------------------------
 
     def before_call(self) -> None:
-        """Hear that a compiled function is about to be called, which may call the module."""
+        """Prepare for a call of a compiled function, which may call the module; see `before_forward`."""
         self.before_forward(None)
 
     @never_compiled
     def before_forward(self, inputs: object) -> None:
-        """Hear that a module is about to be called, with these inputs; None: they are not known. Not in `consensus`,
-        and not when nothing can be done any more."""
+        """Complete a step that is under way and, where gradients are recorded, begin the next, before a forward with
+        `inputs` (None: not known). Do nothing in `consensus`, and once the session has failed or been left."""
         learner = self.learner
         if not self.open or self.evaluating or self.failure is not None or learner.left:
             return
@@ -382,12 +383,12 @@ class Steps:
             self._hooks.rest()
 
     def _check_settings(self) -> None:
-        """Compare the optimizers' settings with the lowest rank's, once, and warn where they are others."""
+        """Compare this learner's optimizer settings with the lowest rank's, once, and warn where they differ."""
         if self._checking_settings:
             self._checking_settings = not self.learner.settings.say_differences(self.learner.living)
 
     def _check_inputs(self, inputs: object) -> None:
-        """Compare this learner's first minibatches with those of the others, and warn where they are the same."""
+        """Compare this learner's first minibatches with those of the others, and warn where they are equal."""
         seen = self.learner.inputs
         if seen.wanted and (found := fingerprint(inputs)) is not None:
             seen.note(found)
@@ -418,7 +419,7 @@ class Steps:
         self._follow()
 
     def _follow(self) -> None:
-        """Make the row as the module is, where no watch would say that it is not."""
+        """Copy the snapshot into the row, where only the module can have changed it and the watch would not notice."""
         if self._watch.trusts and self.learner.me.snapshot_is_row:
             self._place.row.copy_(self._place.snapshot)
 
@@ -427,8 +428,8 @@ class Steps:
             self.learner.change_row(changes.add_to)
 
     def _note_late_changes(self) -> None:
-        """Note the changes since the step began (renormalised in the forward, say): they go into the row with the
-        update, for the strategy may overwrite them before."""
+        """Note changes made to parameters by hand since the step began (renormalised in the forward, say): they go into
+        the row with the update, for the strategy may overwrite them before."""
         self._late = self._watch.changes()
         if self._late is not None:
             self._fingerprint ^= self._late.fingerprint
@@ -440,7 +441,7 @@ class Steps:
     # Between steps, and the end ---------------------------------------------------------------------------------------
 
     def settle(self) -> None:
-        """Bring all in order before a meeting: nothing is half done, and changes made by hand are in the row."""
+        """Prepare for a meeting: complete a step under way, and take changes made by hand over into the row."""
         self._hooks.wake()
         if self._asked:
             self._complete()
@@ -471,7 +472,7 @@ class Steps:
 
     @contextmanager
     def showing(self, parameters: Tensor) -> Iterator[None]:
-        """Show the module, for a while, the model to evaluate, (P,)."""
+        """Make the module show `parameters` (P,), the model to evaluate, until the end of the `with`."""
         there = self._there(parameters)
         self.evaluating = True
         self._watch.show(there, self.parameters.views(there))
@@ -484,14 +485,14 @@ class Steps:
                 self.show_home()
 
     def _end_if_asked(self) -> None:
-        """End the process here, between two steps, if SIGTERM has come and the loop does not look for itself."""
+        """End the process between two steps, if it was sent SIGTERM and the loop does not read `stopping`."""
         if self.asked_to_end and not self.loop_looks:
             self._end()
 
     @property
     def asked_to_end(self) -> bool:
-        """True once the process was sent SIGTERM; of a learner of several processes, once one was before their last
-        step."""
+        """True once the process was sent SIGTERM; of a learner of several processes, once any of them was before their
+        last step."""
         return termination.request.asked if self._group is None else self._ends
 
     def _end(self) -> None:
@@ -500,9 +501,9 @@ class Steps:
         raise SystemExit(termination.EXIT_STATUS)
 
     def release(self, parameters: Tensor | None, manner: int = CLOSED) -> None:
-        """Give the module back, with these `parameters` (P,) or the snapshot's in memory of its own, and the
-        optimizers. Nothing of the arena is held any more. Others are told in which of the manners of membership.py this
-        learner left."""
+        """Give the module back to the user, with `parameters` (P,), or a copy of the snapshot if None, and the
+        optimizers. Hold nothing of the arena any more. Tell others in which `manner` of membership.py this learner
+        left."""
         self.open = False
         note_closed(self._key)
         self._alarms.say_skipped()
@@ -519,7 +520,7 @@ class Steps:
         del self._place, self._home, self._gradient, self._watch, self._updates, self._others
 
     def _there(self, vector: Tensor) -> Tensor:
-        """Return the vector on the module's device."""
+        """Return `vector` on the module's device."""
         return vector if self._device is None else vector.to(self._device)
 
     def check_open(self, what: str) -> None:
@@ -550,7 +551,7 @@ class Steps:
 
     @contextmanager
     def failing(self) -> Iterator[None]:
-        """Remember an error: the strategy cannot go on after it, now or later."""
+        """Remember an error raised in the `with`: the strategy cannot go on after it, now or later."""
         try:
             yield
         except BaseException as error:
@@ -569,5 +570,5 @@ class Steps:
 
 
 def waiting_costs(vector: Tensor) -> bool:
-    """Return True if a look at values of the vector waits for a device."""
+    """Return True if reading values of `vector` has to wait for a device."""
     return vector.device.type != "cpu"

@@ -30,27 +30,28 @@ from roundelay.runtime.procs.memory.device_rows import pinned
 
 
 class VectorPlace(ABC):
-    """The vectors (P,) of a learner on the module's device."""
+    """A learner's snapshot, row and gradient (P,), as they are on the module's device."""
 
     snapshot: Tensor
     """Vector that the module looks at between updates."""
     row: Tensor
-    """Vector that it looks at during one."""
+    """Vector that the module looks at during an update."""
     gradient: Tensor
-    """Vector for its gradient."""
+    """Vector for the learner's own gradient."""
     spare: Tensor
-    """Free from the moment the learner has the gradient to the end of the update."""
+    """Vector that is free from the moment the learner has the gradient to the end of the update."""
     together: bool
     """True if `row` is the learner's row itself, and so beside the snapshot."""
 
     def hand_in(self) -> None:  # noqa: B027 the learner has it where `gradient` is its own
-        """Hand the gradient to the learner."""
+        """Copy `gradient` to where the learner has its own, if that is elsewhere."""
 
     def begin_update(self) -> None:  # noqa: B027
-        """Begin an update under the row's lock: `row` is to be the learner's row as it is."""
+        """Begin an update under the row's lock: make `row` equal to the learner's row."""
 
     def end_update(self) -> bool:
-        """End an update under the row's lock: the learner's row is to be `row` as updated. True: so is the snapshot."""
+        """End an update under the row's lock: copy `row` to the learner's row. Return True if the snapshot is so
+        too."""
         return False
 
     @abstractmethod
@@ -59,7 +60,7 @@ class VectorPlace(ABC):
 
 
 class Here(VectorPlace):
-    """The learner's vectors are on the device of the module."""
+    """Place of vectors where the learner has all of them on the module's device."""
 
     together = True
 
@@ -72,7 +73,7 @@ class Here(VectorPlace):
 
 
 class Away(VectorPlace):
-    """The learner's vectors are in the memory of the host, but for the snapshot."""
+    """Place of vectors where the learner has all but the snapshot in the memory of the host."""
 
     together = False
 
@@ -97,7 +98,7 @@ class Away(VectorPlace):
 
 
 class PointShown(VectorPlace):
-    """The point that a process shows which takes no step of its own: all of these vectors are that one."""
+    """Place of vectors in a process that takes no step of its own: all of them are the point that it shows."""
 
     together = True
 
@@ -113,10 +114,10 @@ Views = list[Tensor]
 
 @final
 class RowUpdates:
-    """Local updates of one learner.
+    """Local updates of one learner's row by the user's optimizers.
 
     Args:
-        views: of the vectors of `place`: snapshot, row, gradient and spare.
+        views: views of the snapshot, row, gradient and spare of `place`.
     """
 
     def __init__(
@@ -130,12 +131,12 @@ class RowUpdates:
         self._home, self._row, self._gradient, self._spare = views
 
     def in_place(self, asked: Set[int], mean: Tensor | None, given: Sequence[bool]) -> bool:
-        """Step the snapshot and copy it into the row, under the row's lock, where the snapshot is as the row and the
-        module looks at it. False: that would not be the same, and nothing is done.
+        """Step the snapshot and copy it into the row, under the row's lock; call where both are equal and the module
+        looks at the snapshot. Return False, with nothing done, where that would not come to the same bits as `on_row`.
 
         Args:
             asked: numbers of the optimizers that have been asked to step.
-            mean: (P,) the gradient; None: those in `.grad`. With it the vector for the learner's own gradient is free.
+            mean: (P,) the gradient, which is copied to the place of the learner's own; None: those in `.grad`.
             given: (T) of which parameters it is one.
         """
         place = self._place
@@ -156,10 +157,10 @@ class RowUpdates:
         return True
 
     def on_row(self, gradient: Tensor, own: bool, given: Sequence[bool], late: Changes | None, asked: Set[int]) -> bool:
-        """Step the row as it is now, under the row's lock. True: the snapshot equals the row.
+        """Step the row as it is now, under the row's lock. Return True if the snapshot equals the row afterwards.
 
         Args:
-            gradient: (P,); `own`: the learner's, where it lies.
+            gradient: (P,); if `own`, the learner's own, in its place.
             given: (T) of which parameters it is one.
             late: changes made by hand since the step began, which go into the row first.
         """

@@ -38,11 +38,11 @@ from roundelay.runtime.attached.groups import local
 
 log = logging.getLogger("roundelay")
 NAMED = 3
-"""So many parameters a message names."""
+"""Number of parameters that a message names."""
 CLOSE = 40
 """Times that the module is made to show something, two a step at most, before it is watched by less."""
 SAMPLED = 16
-"""Values of each tensor that are looked at then, evenly spaced."""
+"""Number of values of each tensor, evenly spaced, that are looked at in a watch by less."""
 
 _version_of = attrgetter("_version")
 
@@ -50,13 +50,13 @@ ATTACH_AGAIN = "Call session.close(), make the change, and attach again: the opt
 
 
 class Watch:
-    """Watch over the parameters of one module, as they are when it is attached.
+    """Watch over changes of one module's parameters, from the moment it is attached.
 
     Args:
-        vector: (P,) that the module looks at first.
+        vector: the vector (P,) that the module looks at first.
         alone: there is one learner.
-        followed: and its row is made as `vector` is wherever `trusts`.
-        closely: at first; False: not before a change is found.
+        followed: there is one, and its row is made equal to `vector` wherever `trusts`.
+        closely: keep all values at first; False: not before a change is found.
     """
 
     def __init__(
@@ -122,19 +122,19 @@ class Watch:
 
     @property
     def trusts(self) -> bool:
-        """True if the module looked at the vector that is followed, at the last look, and is not watched."""
+        """True if the module looked at the followed vector, at the last look, and is not watched closely."""
         return self._there and not self._close and self._vector is self._followed
 
     def showed(self, vector: Tensor) -> bool:
-        """Return True if the module looked at `vector` at the last look, as it was made to, and nothing there is
-        rounded: for use while only this session can have changed it since."""
+        """Return True if the module looked at `vector` at the last look, as it was made to, and no parameter is
+        rounded. Valid while only this session can have changed the vector since."""
         return self._vector is vector and not self._always and self._there
 
     def look(self, row: Tensor | None) -> None:
         """Note the values at which a further gradient of a step is taken, if they are not those that were shown.
 
         Args:
-            row: (P,) those that were shown, on any device; None: only this watch knows them.
+            row: (P,) the values that were shown, on any device; None: only this watch knows them.
         """
         self._looks_there()
         if self.trusts:
@@ -149,10 +149,10 @@ class Watch:
         self._away = [value.clone() for value in self._values()]
 
     def check(self) -> None:
-        """Check that the parameters are those that were attached.
+        """Check that the module's parameters are those that were attached.
 
         Raises:
-            UserError: one was replaced, moved, cast or unfrozen; names it.
+            UserError: a parameter was replaced, moved, cast or unfrozen; names it.
         """
         self._parameters.settle()
         self._looks_there()
@@ -180,7 +180,7 @@ class Watch:
                 )
 
     def check_all(self) -> None:
-        """Check as `check` does, and that the module has no other parameters.
+        """Check as `check` does, and also that the module has no other trainable parameters.
 
         Raises:
             UserError: as `check`, and where a trainable parameter was added.
@@ -203,7 +203,7 @@ class Watch:
             )
 
     def changes(self) -> "Changes | None":
-        """Check as `check` does; return changes since `show`, to be taken over; None: there are none.
+        """Check as `check` does; return changes made by hand since `show`, to be taken over; None if there are none.
 
         Raises:
             UserError: as `check`.
@@ -235,7 +235,7 @@ class Watch:
         return Changes(self._parameters, self._kept_views, found)
 
     def drop(self) -> None:
-        """Warn of changes since `show`, which are not taken over."""
+        """Warn of changes made by hand since `show`, which are not taken over."""
         self._looks_there()
         found = self._differences(counters=False)  # a change that was taken back leaves a counter higher
         if found:
@@ -253,8 +253,8 @@ class Watch:
         return {number: (now.clone(), was.clone()) for number, (now, was) in pairs if not _same_bits(now, was)}
 
     def _came_back(self, number: int, now: Tensor, was: Tensor | None) -> bool:
-        """Return True if a parameter has been away and is as it `was`, but for rounding of two sums and two
-        differences."""
+        """Return True if parameter `number` has been away and is back at `was`, but for the rounding of two sums and
+        two differences."""
         if self._away is None or was is None:
             return False
         away = self._away[number]
@@ -264,19 +264,19 @@ class Watch:
         return bool(((now.float() - was.float()).abs() <= bound).all())
 
     def _values(self) -> list[Tensor]:
-        """Return the parameters (T) as they are."""
+        """Return the values of the parameters (T) as they are."""
         if self._there:
             return self._at
         pairs = zip(self._parameters.tensors, self._at, strict=True)
         return [at if p.data_ptr() == at.data_ptr() else p.detach() for p, at in pairs]
 
     def _looks_there(self) -> None:
-        """Note whether every parameter looks at the tensor it was shown."""
+        """Note whether every parameter still looks at the tensor it was shown."""
         self._there = list(map(Tensor.data_ptr, self._parameters.tensors)) == self._addresses
 
     def _suspects(self, values: Sequence[Tensor], counters: bool) -> list[int]:
-        """Return parameters that look elsewhere at other values, were written to by name, or differ where they are
-        sampled. (Recurrent layers on a GPU lay out their weights anew, where a forward asks for it:
+        """Return the numbers of parameters that look elsewhere at other values, whose counters tell of a write, or that
+        differ where they are sampled. (Recurrent layers on a GPU lay out their weights anew in a forward:
         `flatten_parameters`.)"""
         elsewhere = [number for number, at in enumerate(self._at) if values[number] is not at]
         found = {number for number in elsewhere if not _alike(values[number], self._at[number])}
@@ -292,11 +292,12 @@ class Watch:
 
 
 Differences = dict[int, tuple[Tensor, Tensor | None]]
-"""By a parameter's number: as it is, and as it was shown; None: that is not known."""
+"""Values of changed parameters, by number: as they are, and as they were shown (None: not known)."""
 
 
 def _spread(sizes: Sequence[int], device: torch.device) -> tuple[Tensor, Tensor]:
-    """Return places in a vector of parameters of these sizes, `SAMPLED` of each at most, and whose they are."""
+    """Return places to sample in a vector of parameters of these sizes, at most `SAMPLED` of each, and the number of
+    the parameter that each place is in."""
     first, places, owner = 0, [], []
     for number, size in enumerate(sizes):
         count = min(size, SAMPLED)
@@ -307,14 +308,14 @@ def _spread(sizes: Sequence[int], device: torch.device) -> tuple[Tensor, Tensor]
 
 
 class Changes:
-    """Parameters by number, as they are now and as they were shown."""
+    """Changes of parameters by hand: by number, values as they are now and as they were shown."""
 
     def __init__(self, parameters: Parameters, kept: Sequence[Tensor], by_number: Differences) -> None:
         self._parameters, self._by_number = parameters, by_number
         self._kept = {number: kept[number].clone() for number, (_, before) in by_number.items() if before is not None}
 
     def add_to(self, row: Tensor) -> None:
-        """Take the changes over into `row` (P,)."""
+        """Add the changes to `row` (P,); an element that still was as shown gets the new value itself."""
         views = self._parameters.views(row)
         for number, (now, before) in self._by_number.items():
             view, there = views[number], now.to(row.device, torch.float32)
@@ -327,7 +328,7 @@ class Changes:
 
     @property
     def fingerprint(self) -> int:
-        """Checksum of their values; not 0."""
+        """Checksum of the new values; not 0."""
         found = 1
         for number, (now, _) in self._by_number.items():
             found = crc32(now.detach().cpu().reshape(-1).view(torch.uint8).numpy().tobytes(), found + number)
@@ -335,22 +336,22 @@ class Changes:
 
 
 def _alike(a: Tensor, b: Tensor) -> bool:
-    """Return True if both are of one kind, with the same bits."""
+    """Return True if both tensors have the same shape, type, device and bits."""
     return (a.shape, a.dtype, a.device) == (b.shape, b.dtype, b.device) and _same_bits(a, b)
 
 
 def _same_bits(a: Tensor, b: Tensor) -> bool:
-    """Return True if all bits are the same; NaN is itself here."""
+    """Return True if all bits of both tensors are the same; so NaN equals itself."""
     kind = torch.int32 if a.dtype == torch.float32 else torch.int16
     return torch.equal(a.view(kind), b.view(kind)) if a.is_contiguous() else torch.equal(a, b)
 
 
 def _glance(p: Tensor) -> int | None:
-    """Return a number for a few values of a parameter, the same as long as these are."""
+    """Return a checksum of a few values of a parameter."""
     flat = local(p).reshape(-1)
     return fingerprint([flat[:: max(1, flat.numel() // SAMPLED)]], None)
 
 
 def some(names: Sequence[str]) -> str:
-    """Name the first few."""
+    """Return the first few of `names` as text."""
     return ", ".join(names[:NAMED]) + (f" and {len(names) - NAMED} more" if len(names) > NAMED else "")

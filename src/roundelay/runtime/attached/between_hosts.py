@@ -26,8 +26,9 @@ SINCE_IT_BEGAN, SINCE_ANOTHER = 1, 2
 
 @dataclass(frozen=True)
 class BetweenHosts(View):
-    """The process publishes `conducted`, `over`, `leads` and `answered`, and writes `drawn` and `made_again`; a learner
-    writes its own items of `key`, `pieces` and `keep`, then publishes `asked`, and of `process`."""
+    """Tables for a host's learners and its process for other hosts. The process publishes `conducted`, `over`, `leads`
+    and `answered`, and writes `drawn` and `made_again`; a learner writes its own items of `process`, and of `key`,
+    `pieces` and `keep` before it publishes `asked`."""
 
     PUBLISHED = ("conducted", "over", "leads", "asked", "answered")
 
@@ -46,13 +47,13 @@ class BetweenHosts(View):
     made_again: Integers = table(1)  # How often the centre was, after its host was lost
 
     def request(self, rank: int) -> DrawRequest:
-        """Return a learner's last request for a minibatch."""
+        """Return the last request of learner `rank` for a minibatch."""
         sampler, epoch, times = self.key[rank].tolist()
         pieces, keep = int(self.pieces[rank]), int(self.keep[rank])
         return DrawRequest(rank, int(self.asked[rank]), (sampler, epoch, times), pieces, keep)
 
     def answer(self, rank: int, number: int, index: int) -> None:
-        """Answer a learner's request of that number: with a minibatch, or NONE."""
+        """Answer request `number` of learner `rank`: with the minibatch `index`, or NONE."""
         self.drawn[rank] = index
         publish(self.answered, rank, number)
 
@@ -64,13 +65,13 @@ def place_of_model(everybody: Iterable[int], here: Sequence[int]) -> int:
 
 
 def model_to_evaluate(arena: Arena, here: Sequence[int]) -> Tensor:
-    """Return the common model (P,) after a meeting."""
+    """Return the model (P,) that all learners have in common after a meeting, as this host has it."""
     return arena.vector("mean", place_of_model(range(arena.layout.learners), here))
 
 
 def take_mean(out: Tensor, rows: Sequence[Tensor], shares: Sequence[float] | None) -> None:
-    """Take the mean (P,) of `rows`, (P,) each, in their order, under these `shares`, or of equal ones: the same bits on
-    every learner."""
+    """Write into `out` (P,) the mean of `rows`, (P,) each, in their order, weighted by `shares` or equally: the same
+    bits on every learner."""
     for part in chunks(out.numel()):
         here = [row[part].cpu() for row in rows]
         out[part] = torch.stack(here).mean(0) if shares is None else weighted_mean(here, shares)

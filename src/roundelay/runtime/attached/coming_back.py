@@ -34,8 +34,8 @@ class Returns(BetweenSteps):
     """The meeting point for learners that come back, as one living learner looks after it.
 
     Args:
-        number: of the session.
-        entrance: by which this learner has come; all must agree on its facts.
+        number: number of the session.
+        entrance: the entrance of this learner; all must agree on its facts.
         notice: notices deaths at once.
     """
 
@@ -102,7 +102,7 @@ class Returns(BetweenSteps):
         self._close()
 
     def _close(self) -> None:
-        """Listen no more."""
+        """Close the meeting point."""
         if self._listener is not None:
             self._listener.close()
             self._listener = None

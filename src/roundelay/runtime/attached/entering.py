@@ -49,7 +49,7 @@ AttachedDeaths = Literal["stop", "go-on"]
 
 @dataclass(frozen=True)
 class AttachTerms:
-    """Facts that all learners must agree on."""
+    """Terms of a session that all its learners must agree on."""
 
     strategy: Strategy
     seed: int
@@ -80,18 +80,18 @@ class AttachTerms:
 
     @property
     def goes_on(self) -> bool:
-        """Do learners that wait for each other go on without one that dies?"""
+        """True if learners that wait for each other go on without one that dies."""
         return self.strategy.traits.synchronous and self.on_death == "go-on"
 
     @property
     def settings_in_common(self) -> Mapping[str, Any]:
-        """Settings of optimizers that all must have: where rows are equal, all step theirs alike."""
+        """Settings of optimizers that must be the same on all learners, where rows are equal and each steps its own."""
         equal = self.strategy.traits.rows == "equal"
         return {name: value for name, value in self.settings.items() if equal and name != "torch"}
 
     @property
     def needs_all(self) -> bool:
-        """Does the death of one end the session?"""
+        """True if the death of one learner ends the session."""
         return self.strategy.traits.synchronous and not self.goes_on
 
     @property
@@ -101,13 +101,13 @@ class AttachTerms:
 
 
 class Entrance:
-    """Entrance of one learner.
+    """Entrance of one learner, which finds the others, agrees on the terms, and opens their shared memory.
 
     Args:
         initial: the row at the beginning, (P,) float32; rank 0's counts.
         shown: bytes shown to the others at the start, (n,) uint8; as many on each learner.
-        device: of the module; None: the memory of the host.
-        session: its number; learners attach in the same order everywhere.
+        device: device of the module; None: the memory of the host.
+        session: number of the session; learners attach in the same order everywhere.
     """
 
     def __init__(
@@ -141,18 +141,18 @@ class Entrance:
         }
         self._kept: list[Handles] | None = None  # of rows on devices; see `_keep`
         self.row_host: RowHost | None = None
-        """Keeps rows on devices, if this learner has started it."""
+        """The process that keeps rows on devices, if this learner has started it."""
         self.host_process: HostProcess | None = None
-        """Speaks to other hosts, if this learner has started it."""
+        """The process that speaks to other hosts, if this learner has started it."""
         self.wakes: dict[int, str] = {}
         """By rank of this host, the path of the pipe that wakes the carrier of a learner's exchanges to other hosts."""
         self.late = False
-        """Does the session run already, and this learner come back to it?"""
+        """True if the session runs already, and this learner comes back to it."""
         self._alone = False  # does it come back to others of this host?
 
     @contextmanager
     def open(self, rendezvous: LocalRendezvous, patience: Patience) -> Iterator[ArenaAccess]:
-        """Open the memory that all learners of this host share. In the body, the first of them goes on to `share` it.
+        """Open the memory that all learners of this host share. In the `with`, the first of them goes on to `share` it.
 
         Raises:
             UserError: the learners do not agree, or this one cannot open the first one's memory.
@@ -203,7 +203,8 @@ class Entrance:
             access.arena.shown(rank).copy_(self._shown)
 
     def _meet_other_hosts(self, processes: Sequence[int]) -> None:
-        """Have a process speak to other hosts, if there are any. Then the rows here are rank 0's."""
+        """Ask this host's process for other hosts to take part in the session, if there are several hosts. After that
+        the rows here are rank 0's."""
         if self._place is None:
             return
         on_gpus = self._device is not None and self._device.type == "cuda"
@@ -243,8 +244,8 @@ class Entrance:
             rendezvous.tell(rank, told, self._file)
 
     def agrees(self, access: ArenaAccess) -> bool:
-        """Return True if this learner came with rank 0's weights and buffers. To be asked before the others may train:
-        from then on they write this row, too."""
+        """Return True if this learner came with rank 0's weights and buffers. Call it before the others may train,
+        since they write this row then."""
         there = access.arena.vector("row", self.rank).cpu()
         same_bits = torch.equal(self._initial.cpu().view(torch.int32), there.view(torch.int32))
         return same_bits and torch.equal(self._shown, access.arena.shown(self.rank))
@@ -257,7 +258,7 @@ class Entrance:
 
     @property
     def _whereabouts(self) -> dict[str, Any]:
-        """Facts that rank 0 needs to share rows on devices."""
+        """Facts of this learner that the first of its host needs to share rows on devices."""
         device = None if self._device is None else str(self._device)
         return {"device": device, "visible": visible(), "process": os.getpid()}
 
@@ -331,7 +332,7 @@ class Entrance:
 
 
 def write(row: Row, vector: Tensor) -> None:
-    """Write while no learner trains. Under the lock: given back when it is written, which on a device takes its
+    """Write `vector` (P,) into `row` while no learner trains, under the row's lock: on a device, the write takes its
     time."""
     with row.lock:
         row.vector.copy_(vector)

@@ -27,7 +27,7 @@ from roundelay.runtime.procs.memory.publish import publish
 from roundelay.runtime.procs.memory.vectors import ArenaAccess
 
 LayOut = Callable[[], Tensor]
-"""Answers with a gradient's vector, (P,)."""
+"""Function that returns a gradient's vector, (P,)."""
 GRADIENTS = (Grad, GradMean)
 """Effects that a gradient answers."""
 NUMBERLESS = Minibatch(0, -1, 0, 0)
@@ -36,11 +36,11 @@ NUMBERLESS = Minibatch(0, -1, 0, 0)
 
 @final
 class LoopGradient(Gradient):
-    """The loop's own gradient, whose vector is laid out when it is asked for: most strategies never ask, and a copy
-    costs two passes over its elements.
+    """The gradient of the user's loop, whose vector is laid out when it is asked for: most strategies never ask, and a
+    copy costs two passes over its elements.
 
     Args:
-        lay_out: the vector (P,), as long as the answer that this gradient was given with is under way.
+        lay_out: returns the vector (P,); valid while the answer that this gradient was given with is under way.
     """
 
     def __init__(self, lay_out: LayOut, version: int, statistics: Statistics, weight: float) -> None:
@@ -55,8 +55,8 @@ class LoopGradient(Gradient):
 
 
 class ExternalWork(LearnerWork):
-    """Answers LATER until the loop has begun a minibatch, or has the gradient of one, (P,), which lies in `buffer` or
-    can be laid out."""
+    """Minibatches and gradients of the user's loop as a strategy asks for them: LATER until the loop has begun a
+    minibatch, or has its gradient (P,), which lies in `buffer` or can be laid out."""
 
     at_once = (Draw, Grad)
 
@@ -72,12 +72,12 @@ class ExternalWork(LearnerWork):
         return False
 
     def hand_out(self, batch: Minibatch | None) -> None:
-        """Answer the next Draw, once."""
+        """Answer the strategy's next Draw, once, with `batch`."""
         self._drawn = batch
 
     def hand_in(self, examples: float, lay_out: LayOut | None = None) -> None:
-        """Answer the next Grad, once, by the mean gradient of so many examples. `lay_out` answers with its vector (P,);
-        None: it is in the buffer."""
+        """Answer the strategy's next Grad, once, with the mean gradient of `examples` examples. `lay_out` returns its
+        vector (P,); None: it is in the buffer."""
         self._examples, self._lay_out = examples, lay_out
 
     def draw(self, group: tuple[int, ...]) -> Minibatch | Later | None:
@@ -104,12 +104,13 @@ Update = Callable[[Gradient, bool, Sequence[bool]], bool]
 
 
 class VotedUpdate:
-    """Does `update`, or leaves the row alone where there was nothing to learn from, or a learner skips.
+    """The row's update by a gradient, as learners have voted: it calls `update`, or leaves the row alone where there
+    was nothing to learn from, or a learner skips.
 
     Args:
-        buffer: of the learner's own gradients, (P,).
-        asked: the effect that the strategy's last reply was to.
-        settings: of this learner.
+        buffer: buffer of the learner's own gradients, (P,).
+        asked: returns the effect that the strategy was last answered.
+        settings: the optimizer settings of this learner.
     """
 
     def __init__(
@@ -132,14 +133,14 @@ class VotedUpdate:
         self._together = terms.strategy.traits.synchronous
 
     def begin_round(self, segment: int) -> None:
-        """Begin the next round; other hosts hear of it at once if a learner that has ended the segment waits for it."""
+        """Begin the next round; wake the process for other hosts if a learner that has ended the segment may wait."""
         publish(self._arena.queue.rounds, self._rank, self._round + 1)
         if self._rung and (self._ending >= segment).any():
             self._bell.ring()
 
     def vote(self, examples: float, vote: Vote) -> None:
-        """Say to all that the gradient of this round is one of so many examples, and its `vote`, before they take a
-        mean."""
+        """Write, before learners take a mean, that this round's gradient is of `examples` examples, and this learner's
+        `vote`."""
         self._examples, self._vote = examples, vote
         self._settings.taken += examples >= 2 * EMPTY_WEIGHT
         if not (self._together or isinstance(self._asked(), GradMean)):
@@ -153,8 +154,8 @@ class VotedUpdate:
         return int(self._arena.queue.rounds[self._rank])
 
     def __call__(self, gradient: Gradient) -> bool:
-        """Take a gradient that is not this learner's own: the mean that was just taken, or one that was begun in the
-        round before. True: the snapshot is as the row is.
+        """Update the row by `gradient`: the loop's own, the mean that was just taken, or one that was begun in the
+        round before. Return True if the snapshot equals the row afterwards.
 
         Raises:
             MemberLost: a learner died that gave to the mean, as far as others know, and its vote never came; where
@@ -194,7 +195,7 @@ class VotedUpdate:
             return not together.skip and self._update(gradient, False, together.given)
 
     def _numbers_of_all(self, group: Sequence[int], round_: int) -> AbstractContextManager[None]:
-        """Return the numbers that all of `group` update by a mean that was begun in that round: those of that round."""
+        """Return a context with the optimizers' numbers that all of `group` use for a mean begun in round `round_`."""
         lowest = votes.lowest(self._arena, group, round_)
         if lowest is None:
             return nullcontext()

@@ -30,17 +30,17 @@ from roundelay.core.errors import UserError
 from roundelay.runtime.base import LearnerDied
 
 NO_NUMBER: Final = -1
-"""Said in place of the number of a minibatch where there is none."""
+"""Message in the place of a minibatch's number where no minibatch is left."""
 AS_BEFORE, MOVED, WORDS_FOLLOW, ERROR_FOLLOWS = range(4)
 """Kinds of messages."""
 RAISED_AS_SUCH: Mapping[str, type[Exception]] = {"UserError": UserError, "TimeoutError": TimeoutError}
-"""Errors that the others raise as such."""
+"""Errors of the first process that the others raise as errors of the same class."""
 FAILING_SECONDS = 10
-"""So long the first process waits for the others to hear that it has failed."""
+"""Seconds that the first process waits for the others to hear that it has failed."""
 
 
 class Agreed(NamedTuple):
-    """Decision of the processes of a learner on a step."""
+    """Decision that the processes of a learner take together on a step."""
 
     skip: bool
     examples: float  # the mean of the numbers that they give
@@ -52,7 +52,7 @@ class Group:
     """The processes of one learner."""
 
     whole: ClassVar[bool] = False
-    """Does each process hold the whole module?"""
+    """True if each process holds the whole module."""
 
     place: int  # of this process among them, from 0 on
     size: int  # number of processes
@@ -66,12 +66,12 @@ class Group:
 
     @property
     def follows(self) -> bool:
-        """True in all but the first."""
+        """True in all processes of the learner but the first."""
         return self.place > 0
 
     def agree(self, skip: bool, examples: float, ends: bool) -> Agreed:
-        """Return whether any process skips the step under way or ends after it, and the weight of its gradient; take
-        the first process's `found` for it."""
+        """Return the processes' decision on the step under way: skipped or the last if any of them says so, and the
+        weight of its gradient. Take the first process's `found` as `agreed`."""
         found = self.found if self.place == 0 else (0.0, False)
         said = torch.tensor([float(skip), *found, examples, float(ends)], dtype=torch.float64).to(self.device)
         dist.all_reduce(said, group=self.together)
@@ -80,20 +80,20 @@ class Group:
         return Agreed(skips > 0, weight / self.size, end > 0)
 
     def least(self, number: int) -> int:
-        """Return the lowest of the numbers that its processes give."""
+        """Return the lowest of the numbers that the processes give."""
         said = torch.tensor([number], device=self.device)
         dist.all_reduce(said, dist.ReduceOp.MIN, group=self.together)
         return int(said)
 
     def number(self, number: int | None) -> int | None:
-        """Return the number of a minibatch that the first process gives; None: there is none."""
+        """Return the number of a minibatch that the first process gives; None if there is no minibatch."""
         said = torch.tensor([NO_NUMBER if number is None else number], device=self.device)
         dist.broadcast(said, self.first, group=self.together)
         found = int(said)
         return None if found == NO_NUMBER else found
 
     def said(self, data: bytes, place: int = 0) -> bytes:
-        """Return the `data` of the process at that place; that of the others counts for nothing.
+        """Return the `data` of the process at `place`; the other processes' `data` is ignored.
 
         Raises:
             LearnerDied, TimeoutError, UserError, RuntimeError: the first has failed, and with what.
@@ -103,7 +103,7 @@ class Group:
 
     @contextmanager
     def failing(self) -> Iterator[None]:
-        """Let the others hear of an error in the first process, which they wait for."""
+        """Tell the other processes of an error that the first raises in the `with`, for they wait for the first."""
         try:
             yield
         except Exception as error:
@@ -111,7 +111,7 @@ class Group:
             raise
 
     def fail(self, error: BaseException) -> None:
-        """Tell the others that the first process fails, with this error, once."""
+        """Tell the other processes that the first fails with this error; only once."""
         if self.follows or error is self._said_error or not isinstance(error, Exception):
             return
         self._said_error = error
@@ -125,7 +125,7 @@ class Group:
                 work.wait(timedelta(seconds=FAILING_SECONDS))
 
     def header(self, kind: int, size: int = 0, place: int = 0) -> tuple[int, int]:
-        """Return the kind and the size of the next message of the process at that place.
+        """Return the kind and the size of the next message from the process at `place`.
 
         Raises:
             LearnerDied, TimeoutError, UserError, RuntimeError: the first has failed, and with what.
@@ -144,10 +144,10 @@ class Group:
 
 
 def check_follow_each_other(ranks: Sequence[int], rank: int) -> None:
-    """Check the processes of a learner, by their ranks in torch.distributed.
+    """Check that the processes of a learner have consecutive ranks in torch.distributed.
 
     Raises:
-        UserError: there are others between them.
+        UserError: other processes are between them.
     """
     if list(ranks) != [*range(ranks[0], ranks[0] + len(ranks))]:
         raise UserError(
@@ -157,12 +157,12 @@ def check_follow_each_other(ranks: Sequence[int], rank: int) -> None:
 
 
 def is_sharded(parameter: Tensor) -> bool:
-    """Return True for a DTensor: of `fully_shard`, or of tensor parallelism."""
+    """Return True if the parameter is a DTensor: of `fully_shard`, or of tensor parallelism."""
     return type(parameter).__name__ == "DTensor" or type(parameter.data).__name__ == "DTensor"
 
 
 def local(tensor: Tensor) -> Tensor:
-    """Return this process's own part of a tensor, by which it is changed; a tensor that is not sharded is itself."""
+    """Return this process's own part of a tensor, which shares its memory; the tensor itself if it is not sharded."""
     return tensor._local_tensor.detach() if is_sharded(tensor) else tensor  # type: ignore[attr-defined]
 
 
@@ -177,15 +177,15 @@ def sharded_like(parameter: Tensor, part: Tensor) -> Tensor:
 
 
 def look_at(parameter: Tensor, part: Tensor) -> None:
-    """Let a sharded parameter be `part` in this process, without a copy."""
+    """Make `part` this process's part of a sharded parameter, without a copy."""
     parameter._local_tensor = part  # type: ignore[attr-defined]
 
 
 def group_of(module: nn.Module, rank: int) -> Group | None:
-    """Return the group whose module this is; None: its parameters are not sharded.
+    """Return the group of processes that share the module's parameters out; None if these are not sharded.
 
     Raises:
-        UserError: it is sharded in a way that a session cannot train; names the parameter and what to do.
+        UserError: the module is sharded in a way that a session cannot train; names the parameter and what to do.
     """
     named = [*module.named_parameters()]
     sharded = [(name, p) for name, p in named if is_sharded(p)]
@@ -231,7 +231,7 @@ def _said_of(error: Exception) -> dict[str, Any]:
 
 
 def _error_of(said: Mapping[str, Any]) -> Exception:
-    """Return the error of these plain values."""
+    """Return the error that `_said_of` has made these plain values of."""
     if "reason" in said:
         return LearnerDied(said["rank"], said["reason"])
     return RAISED_AS_SUCH.get(said["kind"], RuntimeError)(said["text"])

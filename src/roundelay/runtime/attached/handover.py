@@ -19,12 +19,12 @@ from roundelay.runtime.launch.local_rendezvous import close_all, peer_user, rece
 
 
 class Giver(ABC):
-    """The loop of a learner, which knows the state of its data and optimizers."""
+    """The part of a learner that knows the state of its data and optimizers, and gives it to one that comes back."""
 
     @property
     @abstractmethod
     def cut(self) -> int:
-        """The segment in which the newest pass over data under way has begun; 0: none is under way."""
+        """The segment in which the newest pass under way over data has begun; 0 if no pass is under way."""
 
     @abstractmethod
     def state_for(self, rank: int) -> bytes:
@@ -32,11 +32,11 @@ class Giver(ABC):
 
 
 def give(name: str, rank: int, state: Callable[[], bytes]) -> bool:
-    """Leave the state with the receiver for learner `rank` on this host; False: there is none.
+    """Give learner `rank` on this host its state, if it waits for one. Return False if no process receives it.
 
     Args:
         name: `given_name` of the session.
-        state: called if there is a receiver.
+        state: returns the state; called only if a process receives it.
     """
     file = os.memfd_create("roundelay-handover", os.MFD_CLOEXEC)
     try:
@@ -73,7 +73,7 @@ class Receiver:
         self._listener.setblocking(False)
 
     def take(self) -> bytes:
-        """Return the state that was given last; none, if none was."""
+        """Return the state that was given last; empty bytes if no state was given."""
         found = b""
         while True:
             try:
@@ -91,7 +91,7 @@ class Receiver:
                         close_all(descriptors)
 
     def close(self) -> None:
-        """Receive nothing more."""
+        """Stop receiving."""
         self._listener.close()
 
     def __enter__(self) -> Self:

@@ -24,7 +24,7 @@ MANY = 100
 
 @final
 class Idling(BetweenSteps):
-    """Alarms of one learner.
+    """Alarms of one learner that waits at a meeting without need.
 
     Args:
         synchronous: learners take steps together; those that come early have empty minibatches.
@@ -38,12 +38,12 @@ class Idling(BetweenSteps):
         self._comrades: Sequence[int] = ()
 
     def begin(self, comrades: Sequence[int] = ()) -> None:
-        """Note that it comes to a meeting, and goes on with empty minibatches as long as these `comrades` have others;
-        without them, that it only waits."""
+        """Note that the learner has come to a meeting, and goes on with empty minibatches as long as `comrades` have
+        others; if there are none, that it only waits."""
         self._came, self._comrades = self._steps.copy(), comrades
 
     def end(self) -> None:
-        """Note that all have come to the meeting."""
+        """Note that all learners have come to the meeting."""
         self.look()
         self._came, self._before = None, self._steps.copy()
 
@@ -63,8 +63,8 @@ class Idling(BetweenSteps):
             self._say_waits(meanwhile, own)
 
     def _say_no_data(self, since: NDArray[Any]) -> None:
-        """Say that this learner has trained nothing `since` the last meeting, where others have taken these steps
-        (L,)."""
+        """Warn that this learner has trained nothing since the last meeting, if others have; `since` (L,) are the steps
+        of all."""
         busy = int(np.argmax(since))
         if busy == self._rank or since[busy] < FEW or (self._made[self._rank] and not self._synchronous):
             return
@@ -77,8 +77,8 @@ class Idling(BetweenSteps):
         )
 
     def _say_waits(self, meanwhile: NDArray[Any], own: int) -> None:
-        """Say that this learner, whose strategy waits for no other, waits for one, which has taken these steps
-        `meanwhile` (L,)."""
+        """Warn that this learner, whose strategy waits for no other, waits for a slow one; `meanwhile` (L,) are the
+        steps of all since it came, `own` its steps before."""
         slow = int(np.argmax(meanwhile))
         if self._made[self._rank] or meanwhile[slow] < max(FEW, OF_OWN * own):
             return
@@ -94,4 +94,4 @@ class Idling(BetweenSteps):
         )
 
     def close(self, manner: int) -> None:
-        """Do nothing: there is nothing to be put away."""
+        """Do nothing: this work holds nothing to be closed."""

@@ -77,27 +77,27 @@ _sessions = itertools.count()
 
 
 class AttachedLearner:
-    """One learner, driven from outside: `begin_step`, a gradient at the point it returns, `answer`; now and then
-    `meet`.
+    """One learner in a user's own process, driven by the user's loop: `begin_step`, a gradient at the point it returns,
+    `answer`; now and then `meet`.
 
     Args:
         initial: the row at the beginning, (P,) float32; rank 0's counts.
         shown: bytes shown to the others at the start, (n,) uint8; as many on each learner.
         update: `update(gradient, own, given)` changes the row by a gradient (P,), which is `own` if it is the one given
-            to `answer` and not a mean of several; `given` says of which parameters it is one. True: and the snapshot is
+            to `answer` and not a mean of several; `given`: which parameters have one. Returns True if the snapshot is
             as the row is.
         optimizer: makes the change of `update`, and answers for its momentum and its numbers.
-        device: of the module, where snapshots are to be; None: in the memory of the host.
+        device: device of the module, where snapshots are to be; None: the memory of the host.
 
     Raises:
         UserError: the learners do not find each other or do not agree; names the rank.
     """
 
     giver: Giver | None = None
-    """Has the state that learners need from this one when they come back."""
+    """Source of the state that learners need from this one when they come back."""
     group: Group | None = None  # its processes, where it has several
     given = b""
-    """State that it was given, where it has come back to others that wait for each other."""
+    """State that this learner was given, where it has come back to others that wait for each other."""
 
     def __init__(
         self,
@@ -160,7 +160,7 @@ class AttachedLearner:
         self._begin(tuple(living))
 
     def _come_back(self, access: ArenaAccess, rendezvous: LocalRendezvous) -> Sequence[int]:
-        """Take this learner's place in a session that runs; return ranks that take part in its segment."""
+        """Take this learner's place in a session that runs; return the ranks that take part in its segment."""
         members, waits = self._members, self._terms.goes_on
         with Receiver(self._given_name, self.rank) if waits else nullcontext() as receiver:
             living = self._around.come_back(members, partial(self._adopt, access), rendezvous.check)
@@ -173,7 +173,8 @@ class AttachedLearner:
         return living
 
     def _give(self, rank: int) -> bool:
-        """Give a learner that comes back the state that it begins with, in a meeting; none, if it cannot be said."""
+        """Give learner `rank`, which comes back, this learner's state, in a meeting; an empty one if it cannot be told.
+        Return False if no process receives it."""
 
         def state() -> bytes:
             try:
@@ -185,7 +186,7 @@ class AttachedLearner:
         return give(self._given_name, rank, state)
 
     def _opened(self, access: ArenaAccess, entrance: Entrance, session: int) -> SessionRecord:
-        """Return the record of the session, or the one that it repeats."""
+        """Return the record of this session, taken or repeated, opened for the learner."""
         place = RepeatedPlace(
             access,
             session,
@@ -203,7 +204,7 @@ class AttachedLearner:
         self._engine.finish_deferred()
 
     def _adopt(self, access: ArenaAccess, source: int) -> None:
-        """Begin where learner `source` of this host is, or the centre, if that is here."""
+        """Begin with the state of learner `source` of this host, but with the centre as row if that is here."""
         arena, rank, centre = self.arena, self.rank, self._around.has_centre
         memory = [(arena.vector(name, rank), arena.vector(name, source)) for name in arena.layout.memory]
         adopt(access.rows[rank], access.rows[-1 if centre else source], memory)
@@ -213,7 +214,7 @@ class AttachedLearner:
     def _build(
         self, access: ArenaAccess, optimizer: SteppedByLoop, update: Update, device: torch.device | None
     ) -> None:
-        """Build the engine, and all that it needs. Gradients are taken at copies of the row, where the module is: the
+        """Build the engine and its parts. Gradients are taken at copies of the row on the module's device, since the
         loop looks at the point between steps as well."""
         self.arena, traits = access.arena, self.strategy.traits
         self._deferred = Deferred()
@@ -241,14 +242,14 @@ class AttachedLearner:
         remote = self.record.remote(self._around.remote(), vectors.row)
         self._engine = ClockedEngine(self.me, self._backend, self._deferred, remote, trace)
         self.where = place_of_rows(self.arena, vectors, device)
-        """Place of the rows."""
+        """Place of the rows, seen from the module, in words."""
         self.saved = SavedState(
             self.me, self.arena, self._around, self._means, lambda: self._members, self.strategy, noise
         )
-        """Copies of its state, in meetings."""
+        """The learner's state for saves, read and loaded in meetings."""
 
     def _begin(self, living: tuple[int, ...]) -> None:
-        """Begin a segment."""
+        """Begin a segment with the learners `living`."""
         self.record.trace.note(Kind.BEGIN, mine=self._segment)
         self._deferred.clear()  # the state does so too, but where it repeats a record it has none
         self.me.begin_segment(None, living, self.strategy.traits.ages)
@@ -278,13 +279,13 @@ class AttachedLearner:
 
     @property
     def begun(self) -> bool:
-        """Is a gradient being waited for?"""
+        """True if the strategy waits for a gradient of the loop."""
         return not self._gone and isinstance(self._engine.pending, GRADIENTS)
 
     @property
     def asks_for_mean(self) -> bool:
-        """True, in an update, if it is by the mean that the strategy has asked for with its gradient: the gradient's
-        own buffer is free then."""
+        """True, in an update, if it is by the mean that the strategy has asked for with its gradient. Then the buffer
+        of the learner's own gradient is free."""
         return isinstance(self._engine.pending, GradMean)
 
     @property
@@ -300,7 +301,7 @@ class AttachedLearner:
                 work.look()
 
     def begin_step(self) -> Tensor:
-        """Draw a minibatch, if that is not done; return the point (P,) at which its gradient is to be taken.
+        """Draw a minibatch, unless one is drawn already; return the point (P,) at which its gradient is to be taken.
 
         Raises:
             LearnerDied: the strategy cannot go on without a learner that died; names its rank.
@@ -320,8 +321,8 @@ class AttachedLearner:
         return asked.at.vector
 
     def answer(self, examples: float, learning_rate: float, vote: Vote, lay_out: LayOut | None = None) -> None:
-        """Go on, up to the next minibatch: the gradient buffer holds the mean gradient of so many examples at the point
-        of `begin_step`, or is laid out when it is asked for.
+        """Answer the strategy with the gradient, and go on up to its next minibatch. The gradient buffer holds the mean
+        gradient of `examples` examples at the point of `begin_step`, or `lay_out` returns it when it is asked for.
 
         Raises:
             LearnerDied, TimeoutError: as for `begin_step`.
@@ -345,14 +346,14 @@ class AttachedLearner:
         self.me.snapshot()
 
     def answer_nothing(self, skip: bool = False) -> None:
-        """Answer an empty minibatch. With `skip`, a minibatch whose gradient overflowed: where a mean of gradients is
-        taken, all skip the update."""
+        """Answer the strategy with an empty minibatch. With `skip`, it stands for one whose gradient overflowed: where
+        a mean of gradients is taken, all skip the update."""
         self.me.gradient_buffer.zero_()
         self.answer(EMPTY_WEIGHT, self.me.learning_rate, Vote(self._nothing, skip))
 
     def rate_factor(self, gradient: Gradient) -> float:
-        """Return the factor on the optimizers' learning rates in the update by `gradient`, and count it. Where learners
-        wait for each other it depends on facts that all of them have."""
+        """Return the factor on the optimizers' learning rates in the update by `gradient`, and add it to the learner's
+        sum. Where learners wait for each other it depends only on facts that all of them have."""
         factor = 1.0
         if self.learners > 1 and (self._terms.rate in ("gain", "linear") or self.strategy.weighed):
             as_begun = self.strategy.traits.synchronous or self.record.repeats  # one that differs leaves, as none did
@@ -371,7 +372,7 @@ class AttachedLearner:
         return factor
 
     def change_row(self, change: Callable[[Tensor], None]) -> None:
-        """Let `change` change the row (P,), as one mutation; not while a strategy's gradient is awaited."""
+        """Change the row (P,) by `change`, as one new version; not while the strategy waits for a gradient."""
         self.me.change(change)
         self.me.snapshot()
 
@@ -383,7 +384,7 @@ class AttachedLearner:
                 raise self._members.died(error.rank, NEEDED) from None
 
     def _go_on(self) -> None:
-        """Run the coroutine up to its next minibatch or gradient, or to its end."""
+        """Run the strategy's coroutine up to its next minibatch or gradient, or to its end."""
         try:
             self._engine.go_on()
         except MemberLost as error:
@@ -393,7 +394,7 @@ class AttachedLearner:
 
     def meet(self, kind: str, read: Callable[[], None], shown: Tensor | None = None) -> None:
         """End the segment together with all that live, in a meeting of this kind. `read` is called while no learner
-        writes: rows stay as they are, and all that learners have `shown` is there. It may write this learner's state.
+        writes: rows stay as they are, and the bytes that all have `shown` are there. It may write this learner's state.
 
         Raises:
             LearnerDied, TimeoutError: as for `begin_step`.
@@ -423,10 +424,10 @@ class AttachedLearner:
         self._begin(self._around.present)
 
     def _compare(self, living: Sequence[int]) -> None:
-        """Compare, in a meeting, the others with this learner.
+        """Compare this learner's samplers, settings and inputs with those of the others, in a meeting.
 
         Raises:
-            UserError: a sampler was made otherwise.
+            UserError: another learner has made a sampler otherwise.
         """
         if self.strategy.traits.synchronous:
             self.settings.say_rates_apart(living)
@@ -435,7 +436,7 @@ class AttachedLearner:
         self.inputs.look()
 
     def _finish(self) -> None:
-        """Run the coroutine to its end, with empty minibatches as long as those it takes steps with go on."""
+        """Run the coroutine to its end, with empty minibatches while learners that take steps with this one go on."""
         self._start()
         if self.begun:  # a minibatch without a gradient
             self.answer_nothing()
@@ -458,7 +459,7 @@ class AttachedLearner:
         self._engine.finish_asked()
 
     def _comrades(self) -> Sequence[int]:
-        """Return ranks that take as many steps as this learner in a segment."""
+        """Return the ranks that take as many steps as this learner in a segment."""
         asked = self._engine.pending
         assert isinstance(asked, Draw)
         if self.strategy.traits.synchronous:
@@ -466,7 +467,7 @@ class AttachedLearner:
         return asked.group or (self.rank,)
 
     def _to_come(self, comrades: Sequence[int]) -> list[int]:
-        """Return ranks that have not ended the segment, and may."""
+        """Return those of `comrades` that have not ended the segment, and may."""
         return self._members.to_come(comrades, self._segment, not self._terms.goes_on)
 
     def _wait_for_news(self, comrades: Sequence[int], round_: int) -> None:
@@ -478,19 +479,19 @@ class AttachedLearner:
         self._patience.until(come, f"learners {list(comrades)} to end the segment, or to take a step")
 
     def consensus_into(self, out: Tensor) -> None:
-        """Write the model to evaluate, (P,), while `meet` reads: the centre, or the mean of all holders' rows."""
+        """Write into `out` (P,), while `meet` reads, the model to evaluate: the centre, or the mean of all holders."""
         self._look()
         self._around.consensus_into(out, self._members)
 
     def shown_by_all(self) -> list[Tensor]:
-        """Return the bytes that the living have shown, by rank, while `meet` reads."""
+        """Return the bytes that each living learner has shown, by rank, while `meet` reads."""
         self._look()
         return [self.arena.shown(rank) for rank in self._around.taking_part(self._members)]
 
     # The end ----------------------------------------------------------------------------------------------------------
 
     def note_pass(self, number: int, epoch: int, what: int, value: int) -> None:
-        """Let others know of a pass over that sampler; see `Shares.note`.
+        """Let other learners know a fact of a pass over sampler `number`; see `Shares.note`.
 
         Raises:
             UserError: another learner's first pass begins otherwise.
@@ -501,7 +502,7 @@ class AttachedLearner:
             self._shares.say_passes_apart(self.living)
 
     def make_share(self, number: int, terms: ShareTerms) -> None:
-        """Let others know of this learner's sampler of that number.
+        """Let other learners know the terms of this learner's sampler `number`.
 
         Raises:
             UserError: another learner has made it otherwise.
@@ -510,7 +511,7 @@ class AttachedLearner:
         self.share_is_agreed(number)
 
     def share_is_agreed(self, number: int) -> bool:
-        """Return True if all that live have made that sampler alike. False: one has not made it yet.
+        """Return True if all that live have made sampler `number` alike; False if one has not made it yet.
 
         Raises:
             UserError: another learner has made it otherwise.
@@ -535,7 +536,7 @@ class AttachedLearner:
         return self.record.draw(key[0], drawn)
 
     def check_may_draw(self) -> None:
-        """Check that minibatches can be shared out here and now.
+        """Check that this process may share out minibatches now.
 
         Raises:
             UserError: the session is closed, or this is a process forked from the learner.
@@ -551,31 +552,32 @@ class AttachedLearner:
 
     @property
     def left(self) -> bool:
-        """Has it left? In a forked child (a data loader's, say) it was never there."""
+        """True once the learner has left the session. Also True in a forked child (a data loader's, say)."""
         return self._gone or self.arena.descriptor < 0
 
     @property
     def forked(self) -> bool:
-        """Is this a process forked from the learner?"""
+        """True in a process forked from the learner."""
         return self.left and not self._gone
 
     @property
     def steps(self) -> int:
-        """Local updates of this learner."""
+        """Number of local updates of this learner."""
         return self._final[1] if self._gone else self.me.steps
 
     @property
     def counts(self) -> Counts:
-        """Counts of all learners so far; once this one has left, until then."""
+        """Counts of all learners so far; after this learner has left, those at that moment."""
         return self._final[0] if self._gone else self.arena.counts.copy()
 
     @property
     def to_the_end(self) -> tuple[int, ...]:
-        """Ranks that live, or have lived until they closed the session; once this one has left, as of then."""
+        """Ranks that live, or lived until they closed the session; if this learner has left, those at that time."""
         return self._final[2] if self._gone else self._members.to_the_end
 
     def leave(self, manner: int = CLOSED) -> None:
-        """Leave: others wait for this learner no more. What it maps is given back once no vector of it is held."""
+        """Leave the session: others wait for this learner no more. Its memory is unmapped once no vector of it is
+        held."""
         if self.left:
             return
         self._final, self._gone = (self.counts, self.steps, self.to_the_end), True

@@ -22,20 +22,20 @@ KINDS = ("", "consensus()", "meet()", "state_dict()", "load_state_dict()", "save
 
 
 class MeetingsDiffer(UserError):
-    """Learners have come to different meetings; nothing can be averaged any more."""
+    """Error: learners have come to different meetings, so that nothing can be averaged any more."""
 
 
 @dataclass(frozen=True)
 class MeetingTables(View):
-    """A learner writes its own column of the slot, of meetings with an even or with an odd number, before it publishes
-    that it has come (`Attendance.met`)."""
+    """Tables of the meetings that learners are in. Each writes its own column of a slot, one for meetings of even and
+    one of odd numbers, before it publishes that it has come (`Attendance.met`)."""
 
     kind: Integers = table(2, L)  # The kind of meeting, by its place in KINDS
     nth: Integers = table(2, L)  # How often the learner has come to one of this kind
 
 
 class Meetings:
-    """The meeting that one learner is in, and those that others are in."""
+    """Kinds of the meetings that one learner and the others are in."""
 
     def __init__(self, tables: MeetingTables, rank: int) -> None:
         self._kind, self._nth = tables.kind, tables.nth
@@ -43,20 +43,20 @@ class Meetings:
         self._now = ""
 
     def begin(self, kind: str) -> None:
-        """Begin a meeting of this kind."""
+        """Note that this learner begins a meeting of this kind."""
         self._before[kind] += 1
         self._now = kind
 
     def announce(self, number: int) -> None:
-        """Write the kind of this learner's meeting, before it counts as come to meeting `number`."""
+        """Write the kind of this learner's meeting, before the learner counts as come to meeting `number`."""
         self._kind[number % 2, self._rank] = KINDS.index(self._now)
         self._nth[number % 2, self._rank] = self._before[self._now]
 
     def check(self, number: int, came: Sequence[int]) -> None:
-        """Check that those who `came` to meeting `number` are in the same one as this learner.
+        """Check that the learners that `came` to meeting `number` are in a meeting of the same kind as this one.
 
         Raises:
-            MeetingsDiffer: one is not; names both, and their meetings.
+            MeetingsDiffer: a learner is in another meeting; names both learners, and their meetings.
         """
         mine = self._said(number, self._rank)
         for rank in came:
@@ -71,11 +71,11 @@ class Meetings:
 
     @property
     def now(self) -> str:
-        """This learner's meeting, `its 2nd consensus()`."""
+        """This learner's meeting in words, such as `its 2nd consensus()`."""
         return _named(self._now, self._before[self._now])
 
     def say_long(self, missing: Sequence[int]) -> None:
-        """Warn that learners do not come for a long time."""
+        """Warn that the learners `missing` have not come to this learner's meeting for a long time."""
         log.warning(
             f"rank {self._rank} waits in {self.now} for learners {list(missing)}, who train on: do all learners come "
             "to this meeting? Inside `if rank == 0:` only one does."
@@ -97,7 +97,7 @@ def _ordinal(number: int) -> str:
 
 @dataclass(frozen=True)
 class SaveTables(View):
-    """A learner writes its own items before it comes to a meeting, and the others read them in the meeting."""
+    """Tables of saves. A learner writes its own items before it comes to a meeting; the others read them there."""
 
     whole: Integers = table(L)  # Number of the newest save that a learner has whole; 0: none
     last: Integers = table(L)  # The highest number of a save, whole or not, that it knows

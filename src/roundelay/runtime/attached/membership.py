@@ -28,11 +28,11 @@ from roundelay.runtime.procs.memory.views import Integers, L, View, table
 
 
 class BetweenSteps(ABC):
-    """Work of one learner between two steps. Both methods take next to no time, for the loop waits."""
+    """Work that one learner does between two steps. Both methods take next to no time, for the loop waits."""
 
     @abstractmethod
     def look(self) -> None:
-        """Look for changes: called in every step, and again and again while the learner waits for others."""
+        """Look for changes: called in every step, and repeatedly while the learner waits for others."""
 
     @abstractmethod
     def close(self, manner: int) -> None:
@@ -54,14 +54,14 @@ AT_MEETING, LET_IN = 1, 2
 """Learners that take part in a segment: they were at the meeting before it, or are let in there."""
 NEEDED = "while others needed it to go on"
 LONG_SECONDS = 30.0
-"""A learner that has waited so long in a meeting says so, once."""
+"""Seconds of waiting in a meeting after which a learner says so, once."""
 
 
 @dataclass(frozen=True)
 class Attendance(View):
-    """Each learner writes its own items, and publishes `met`, `ending`, `back` and that it is no longer `entering`; the
-    lowest rank that lives, or on several hosts the process that speaks to others, writes `present`, and publishes, of
-    one that it lets in, `entering` and `let_in`."""
+    """Tables of who takes part. Each learner writes its own items, and publishes `met`, `ending`, `back` and that it is
+    no longer `entering`; the lowest rank that lives, or on several hosts the process that speaks to others, writes
+    `present`, and publishes, of a learner that it lets in, `entering` and `let_in`."""
 
     PUBLISHED = ("met", "ending", "back", "let_in", "entering")
 
@@ -80,14 +80,14 @@ class Attendance(View):
     meeting; 0: none was."""
 
     def may_come(self, rank: int, cut: int) -> bool:
-        """Return whether a learner that has come back belongs to a pass under way that began in segment `cut`: it lived
-        then. To one that others have shared out without it, it has nothing to add, and would miss meetings in it."""
+        """Return True if learner `rank`, which has come back, lived in segment `cut`, when a pass under way began. To a
+        pass that others have shared out without it, it has nothing to add, and would miss meetings in it."""
         return bool((int(self.met[rank]) + 1) // 2 >= cut)
 
 
 class Membership:
-    """One learner's view of the lives of all. All act on the table `alive`; the first learner that sees a death writes
-    it there.
+    """One learner's view of which learners live. All act on the table `alive`; the first learner that sees a death
+    writes it there.
 
     Args:
         reap: called once for a dead rank, under the queue lock.
@@ -106,12 +106,12 @@ class Membership:
         _here.add(self)
 
     def enter(self) -> None:
-        """Enter: from now on the others may count on this learner."""
+        """Enter the session: from now on the others may count on this learner."""
         self._life.acquire()
         self._liveness.mark([self.rank], True)
 
     def hold_life(self) -> None:
-        """Hold this learner's life; another will say that it lives."""
+        """Lock this learner's byte; another process will mark it as living."""
         self._life.acquire()
 
     def come_back_at_meeting(self, look_outside: Callable[[], None]) -> None:
@@ -120,7 +120,7 @@ class Membership:
         lives; none of them waits for this learner. Once it has its state, it is to `begin`.
 
         Raises:
-            LearnerDied: none of them lives any more.
+            LearnerDied: no other learner lives any more.
         """
         self.hold_life()
         attendance, rounds = self._arena.view(Attendance), self._arena.queue.rounds
@@ -139,17 +139,17 @@ class Membership:
         replace(self._patience, seconds=math.inf).until(come, "others to let it in at a meeting", (1e-3, 1e-2))
 
     def begin(self) -> None:
-        """Begin, having been let in, with the first step of the others."""
+        """Begin with the others' first step, after this learner has been let in at a meeting."""
         others = self._before()  # those that took it have met most often: others may be about to begin
         publish(self._met, self.rank, int(self._met[others].max()))
         publish(self._entering, self.rank, 0)
         self._bell.ring()
 
     def _before(self) -> list[int]:
-        """Return ranks of the others that live, and have not come back with this learner.
+        """Return the ranks of the other learners that live, and have not come back with this one.
 
         Raises:
-            LearnerDied: none does.
+            LearnerDied: no other learner lives.
         """
         found = [rank for rank in self.meeting if rank != self.rank]
         if not found:
@@ -191,7 +191,7 @@ class Membership:
         """Return ranks of the others that live.
 
         Raises:
-            LearnerDied: none does.
+            LearnerDied: no other learner lives.
         """
         found = tuple(rank for rank in self.living if rank != self.rank)
         if not found:
@@ -199,7 +199,7 @@ class Membership:
         return found
 
     def leave(self, manner: int) -> None:
-        """Leave in one of the MANNERS: others wait for this learner no more."""
+        """Leave the session in one of the MANNERS: others wait for this learner no more."""
         self._left[self.rank] = manner
         self._liveness.mark([self.rank], False)
         self._bell.ring()
@@ -214,7 +214,7 @@ class Membership:
 
     @property
     def living(self) -> tuple[int, ...]:
-        """Ranks that live, as far as is known."""
+        """Ranks of the learners that live, as far as is known."""
         return tuple(self._liveness.living())
 
     @property
@@ -242,11 +242,11 @@ class Membership:
         self._watch.look([rank for rank in range(self._arena.layout.learners) if rank != self.rank], closely)
 
     def gather(self, ranks: Sequence[int], look_outside: Callable[[], None]) -> None:
-        """Wait at the start until all of `ranks` have entered. `look_outside` raises if it knows that one will not.
+        """Wait at the start until all of `ranks` have entered. `look_outside` raises if it knows that one never will.
 
         Raises:
-            LearnerDied: one did not get that far.
-            TimeoutError: one is missing; says which.
+            LearnerDied: one of `ranks` ended before all had entered.
+            TimeoutError: one of `ranks` has not entered in time; says which.
         """
         publish(self._met, self.rank, int(self._met[self.rank]) + 1)
         self._bell.ring()
@@ -268,12 +268,12 @@ class Membership:
                 raise LearnerDied(rank, "it ended before all learners had attached")
 
     def meet(self, what: str, needed: bool) -> None:
-        """Wait until all that live have come as often as this learner, and to the same meeting.
+        """Wait until all that live have come to as many meetings as this learner, and to the same one.
 
         Raises:
-            MeetingsDiffer: one has come to another; names both, and their meetings.
-            LearnerDied: one died and is `needed`.
-            TimeoutError: one did not come; says which.
+            MeetingsDiffer: a learner has come to another meeting; names both, and their meetings.
+            LearnerDied: a learner has died, and all are `needed`.
+            TimeoutError: a learner did not come in time; says which.
         """
         number, missing = int(self._met[self.rank]) + 1, list[int]()
         started, said = time.monotonic(), False
@@ -300,16 +300,16 @@ class Membership:
         self._patience.until(come, f"{what}, in {self.meetings.now}", missing=lambda: missing)
 
     def end_segment(self, number: int) -> None:
-        """End segment `number` for this learner, which goes on while others have work."""
+        """Note that this learner has ended segment `number`, while others may still have work."""
         publish(self._ending, self.rank, number)
         self._bell.ring()
 
     def to_come(self, ranks: Sequence[int], number: int, needed: bool) -> list[int]:
-        """Return those of `ranks` that have not ended segment `number`. The dead, which never will, are left out; so
-        are learners that are let in and begin with the first step, if none has been taken.
+        """Return those of `ranks` that have not ended segment `number`, without the dead, and without learners that are
+        let in and begin with the first step, if none has been taken.
 
         Raises:
-            LearnerDied: one of these is `needed`.
+            LearnerDied: one of `ranks` is dead, and all are `needed`.
         """
         gone = [rank for rank in ranks if not self._alive[rank]]  # before their last acts are read
         missing = [rank for rank in ranks if self._ending[rank] < number]
@@ -322,7 +322,7 @@ class Membership:
         return missing
 
     def forget(self) -> None:
-        """Forget, in a forked child, which is neither learner nor holder of any lock."""
+        """Close the arena in a forked child, which is neither learner nor holder of any lock."""
         self._arena.close()
 
 
@@ -338,14 +338,13 @@ os.register_at_fork(after_in_child=_forget)
 
 
 def forget_absent(arena: Arena) -> None:
-    """Forget all that an absent learner has done in the last segment, before a segment begins and while no learner
-    trains. Learners that are present forget theirs by themselves. The record of a learner that is let in is forgotten
-    when it is let in."""
+    """Reset all counts of the last segment of learners that are absent, before a segment begins and while no learner
+    trains. Learners that are present reset their own; those of a learner that is let in are reset by `let_in`."""
     _forget_work(arena, np.flatnonzero(arena.view(Attendance).present == 0).tolist())
 
 
 def let_in(arena: Arena, ranks: Sequence[int]) -> None:
-    """Let learners that have come back begin with the next step of the others, who are in a meeting."""
+    """Let the learners `ranks`, which have come back, begin with the next step of the others, who are in a meeting."""
     attendance, here = arena.view(Attendance), list(ranks)
     _forget_work(arena, here)
     attendance.left[here] = DIED

@@ -46,16 +46,16 @@ from roundelay.runtime.trace import (
 
 
 class SessionRecord(ABC):  # noqa: B024  most sessions note nothing
-    """The notes of one learner of a session: none, those that it takes, or those that it repeats."""
+    """The record of a session by one learner: one that is taken, one that is repeated, or none."""
 
     trace: Trace = NO_TRACE
-    """Takes the notes of the learner's engine."""
+    """Trace that takes the events of the learner's engine."""
     row_trace: Trace = NO_TRACE
-    """Takes the notes of its row."""
+    """Trace that takes the events of the learner's row."""
     on = False
     """True if notes are taken or repeated."""
     repeats = False
-    """True if they are repeated."""
+    """True if a record is repeated."""
     resumed: tuple[int, int] | None = None
     """In a repeated session the number of the save that it went on from (0: none), and the highest there was."""
 
@@ -76,40 +76,40 @@ class SessionRecord(ABC):  # noqa: B024  most sessions note nothing
         return ArenaBackend(access, vectors, means, work)
 
     def remote(self, remote: RemoteRows, row: Row) -> RemoteRows:
-        """Return the learner's way to rows of other hosts, which is `remote`; `row` is its own."""
+        """Return the access to other hosts' rows: `remote`, or one around it that repeats; `row` is the learner's."""
         return remote
 
     def note_gradient(self, point: Tensor, gradient: Tensor, weight: float) -> None:
-        """Note that the loop has come with a gradient (P,) at that point (P,)."""
+        """Note that the loop has handed in `gradient` (P,), taken at `point` (P,)."""
         note_gradient(self.trace, point, gradient, weight)
 
     def draw(self, sampler: int, draw: Callable[[], int | None]) -> int | None:
-        """Return the next minibatch of a pass that learners share, None at its end, as `draw` would."""
+        """Return the next minibatch of a pass that learners share, as `draw` would; None at its end."""
         return draw()
 
     def note_resumed(self, save: int, last: int) -> None:  # noqa: B027
-        """Note that the session goes on from the save of that number (0: it begins), and that `last` is the highest
-        there is."""
+        """Note that the session goes on from save number `save` (0: it begins anew), and that `last` is the highest
+        number there is."""
 
     def leave(self, manner: int, me: LearnerState, centre: Tensor | None) -> None:  # noqa: B027
-        """Note that the learner leaves in that manner of membership.py; `centre` (P,), if it answers for it."""
+        """Note that the learner leaves in this manner of membership.py; `centre` (P,), if it answers for that."""
 
 
 @final
 class Unrecorded(SessionRecord):
-    """No notes."""
+    """The record of a session that is not recorded: it has no notes."""
 
 
 @final
 class Recording(SessionRecord):
-    """Notes that are taken.
+    """The record of a session as it is taken.
 
     Args:
-        folder: of the trace.
-        arena: of the session's learners here.
-        agreed: facts that all of its learners agreed on.
-        here: the learners of this host, of several; None: there is one.
-        processes: of each learner.
+        folder: the folder of the trace.
+        arena: the arena of the session's learners on this host.
+        agreed: facts that all learners of the session agreed on.
+        here: the learners of this host; None: there is only one host.
+        processes: number of processes of each learner.
 
     Raises:
         UserError: the folder has a record already, or cannot be written.

@@ -61,16 +61,16 @@ TURN_LOOK_SECONDS = 2e-4
 
 
 class _LearnerGone(Exception):
-    """Something waits for a learner that is gone."""
+    """Error: an event waits for a learner that has ended before the recorded event."""
 
 
 @final
 class Carrying(threading.Thread):
-    """A thread that repeats exchanges with all rows of a session. It ends when all is done, or a learner that something
-    waits for is gone.
+    """A thread that repeats the exchanges between hosts with all rows of a session. It ends when all are done, or when
+    an exchange waits for a learner that is gone.
 
     Args:
-        folder: of the session's record.
+        folder: the folder of the session's record.
     """
 
     failure = ""
@@ -89,7 +89,7 @@ class Carrying(threading.Thread):
         return int(done[actor] if actor < self._learners else carried[actor - self._learners])
 
     def stop(self) -> None:
-        """Do nothing more."""
+        """End the thread after the event that it is doing."""
         self._stopped = True
 
     def run(self) -> None:
@@ -109,12 +109,12 @@ class Carrying(threading.Thread):
             publish(self._tables.ended, 0, 1)
 
     def _nobody_left(self) -> bool:
-        """Return True if all learners have begun, and none will do any more."""
+        """Return True if all learners have begun, and none of them will do an event any more."""
         done, all_ = self._tables.done, self._turns.events
         return all(done[rank] and (not self._alive[rank] or done[rank] >= all_[rank]) for rank in range(self._learners))
 
     def _go_on(self, row: int, events: Sequence[TraceEvent]) -> bool:
-        """Do the events of a row that can be done; False: none can."""
+        """Do those next events of a row whose turn it is; return False if there are none."""
         actor, first = self._learners + row, int(self._tables.carried[row])
         for number in range(first, len(events)):
             event = events[number]
@@ -126,10 +126,10 @@ class Carrying(threading.Thread):
         return len(events) > first
 
     def _may(self, actor: int, event: TraceEvent) -> bool:
-        """Return True if it is the turn of an event.
+        """Return True if it is the turn of this event of an actor.
 
         Raises:
-            _LearnerGone: it never will be.
+            _LearnerGone: its turn never comes, for a learner that it waits for is gone.
         """
         for other, earlier in self._turns.before(actor, event):
             gone = other < self._learners and self._tables.done[other] and not self._alive[other]
@@ -145,7 +145,7 @@ log = logging.getLogger("roundelay")
 
 @dataclass(frozen=True)
 class RepeatedPlace:
-    """The place of a learner among those that repeat a session."""
+    """Facts of one learner among those that repeat a session."""
 
     access: ArenaAccess
     number: int  # of the session in its script
@@ -157,15 +157,15 @@ class RepeatedPlace:
 
 
 def open_record(record: str | Path | None, repeats: Path | None, place: RepeatedPlace, late: bool) -> SessionRecord:
-    """Begin to record a session in that folder, or to repeat it; nothing where the session has no folder for its
-    record.
+    """Return the record of a session: one that repeats the record `repeats`, if given; else one that is taken in the
+    folder `record`; or one of no notes, without `record` or for a learner that is `late`.
 
     Args:
         repeats: the folder of the record that `roundelay replay` was given.
         late: the learner comes back to a session that runs.
 
     Raises:
-        UserError: there is a record already; or the one to be repeated is none, is damaged, or is of another session.
+        UserError: `record` has a record already; or that of `repeats` is missing, damaged, or of another session.
     """
     if record is None:
         return Unrecorded()
@@ -189,7 +189,7 @@ class RepeatedEvents(Recorded):
         self.turns = turns = Turns(folder, access.arena.layout.learners)
         self._tables, self._alive = access.arena.view(TurnTables), access.arena.liveness.alive
         self.carrying = Carrying(folder, access, turns)
-        """Repeats exchanges between hosts, for all learners, where this is the first."""
+        """Thread that repeats exchanges between hosts for all learners, run by the first."""
         if access.rank == 0 and any(turns.carried):
             self.carrying.start()
         self._patience, self._rows = access.patience, access.rows
@@ -224,7 +224,7 @@ class RepeatedEvents(Recorded):
         return not self._alive[0] or bool(self._tables.ended[0])
 
     def _who_is_gone(self, actor: int) -> int:
-        """Return the learner whose end keeps an actor from going on."""
+        """Return the rank of the learner whose end keeps an actor from going on."""
         if actor < self.turns.learners:
             return actor
         return next((rank for rank in range(self.turns.learners) if not self._alive[rank]), 0)
@@ -240,7 +240,7 @@ class RepeatedEvents(Recorded):
         publish(self._tables.done, self.rank, self.seen)
 
     def end_carrying(self) -> None:
-        """Wait for the end of exchanges between hosts, which this learner may repeat for all."""
+        """Wait until exchanges between hosts are repeated, if this learner has the thread that does so for all."""
         if self.carrying.ident is not None:
             what = "exchanges between hosts to be repeated"
             self._patience.until(lambda: not self.carrying.is_alive(), what, PAUSES)
@@ -291,7 +291,7 @@ class RepeatedEvents(Recorded):
         return Differs(f"{self.folder}: {self.difference}")
 
     def _surroundings(self) -> str:
-        """Return in words how the surroundings of the learner differ from the recorded ones."""
+        """Return, in words, how the surroundings of the learner differ from the recorded ones."""
         here = surroundings()
         names = [name for name in ("torch", "threads", "processor") if here[name] != self._recorded[name]]
         other = ", ".join(f"{name} {here[name]} (was {self._recorded[name]})" for name in names)
@@ -299,7 +299,7 @@ class RepeatedEvents(Recorded):
 
 
 class RepeatingBackend(ArenaBackend):
-    """The backend of a learner that repeats: answers that depended on timing are as recorded."""
+    """The backend of a learner that repeats a recorded session: answers that depended on timing are as recorded."""
 
     def __init__(
         self, access: ArenaAccess, vectors: Vectors, means: Means, work: LearnerWork, recorded: Recorded
@@ -328,7 +328,7 @@ class RepeatingBackend(ArenaBackend):
 
 @final
 class Repetition(SessionRecord):
-    """Notes that are repeated.
+    """The record of a session that a learner repeats.
 
     Raises:
         UserError: `folder` has no record, or that of another session; says where they differ.

@@ -24,7 +24,7 @@ from roundelay.runtime.launch.world import launched_group
 
 @dataclass
 class Replicas(Group):
-    """The processes of such a learner."""
+    """The processes of a learner that each have the whole module, wrapped in a DistributedDataParallel."""
 
     whole: ClassVar[bool] = True
 
@@ -33,8 +33,8 @@ class Replicas(Group):
     _shared: tuple[int, int] = field(default=(0, -1), init=False)
 
     def shown(self, vector: Tensor, moved: bool = True) -> bool:
-        """Write the first process's values into `vector`, of any shape, if that says that they have moved; return True
-        if so.
+        """Write the first process's values over `vector`, of any shape, if the first says that they have `moved`;
+        return True if so.
 
         Raises:
             LearnerDied, TimeoutError, UserError, RuntimeError: the first has failed, and with what.
@@ -48,8 +48,8 @@ class Replicas(Group):
         return kind == MOVED
 
     def share(self, point: Tensor, version: int) -> None:
-        """Show the others the `point` (P,), a copy of the row at that version, if they have another, once all have
-        attached; or take it from the first.
+        """Send the first process's `point` (P,), a copy of the row at `version`, to the others if it has changed, or
+        receive it as one of them. Do nothing before all have attached.
 
         Raises:
             LearnerDied, TimeoutError, UserError, RuntimeError: the first has failed, and with what.
@@ -67,7 +67,7 @@ class Replicas(Group):
         """Check that all processes have the same gradients.
 
         Raises:
-            UserError: they have not, for they were not averaged.
+            UserError: gradients differ, for they were not averaged.
         """
         mine = torch.tensor([sum(float(one.double().sum()) for one in gradients)], dtype=torch.float64).to(self.device)
         every = [torch.empty_like(mine) for _ in range(self.size)]
@@ -82,11 +82,11 @@ class Replicas(Group):
 
 
 def replicas_of(module: nn.Module) -> Replicas | None:
-    """Return the processes of the learner whose whole module each has wrapped in a DistributedDataParallel; None: it is
-    no such wrapper, or is over one process, or over all processes of a launcher that knows nothing of groups.
+    """Return the processes of a learner with its whole module in a DistributedDataParallel; None if `module` is not
+    one, or is one over a single process, or over all processes of a launcher that knows nothing of groups.
 
     Raises:
-        UserError: the processes do not follow each other.
+        UserError: the processes' ranks are not consecutive.
     """
     if not isinstance(module, nn.parallel.DistributedDataParallel) or module.process_group.size() == 1:
         return None

@@ -25,17 +25,17 @@ from roundelay.strategies.base import Strategy
 
 @dataclass(frozen=True)
 class SavesSoFar:
-    """Saves of the learners that take part: the newest that all have whole, and the highest number there has been."""
+    """Saves of the learners that take part: the newest that all have whole, the highest number, and who lacks one."""
 
     whole: int
     last: int
     lacking: tuple[int, ...]
-    """Ranks that have none whole."""
+    """Ranks that have no save whole."""
 
 
 @final
 class SavedState:
-    """State of one learner that is saved. All but `note` is for when a meeting reads, and no learner writes."""
+    """One learner's state, for saves. All methods but `note` are for meetings, in which no learner writes."""
 
     def __init__(
         self,
@@ -52,7 +52,7 @@ class SavedState:
         self.strategy, self._noise = strategy, noise
 
     def own(self) -> dict[str, Any]:
-        """Return a copy of all that is this learner's."""
+        """Return a copy of the state that is this learner's alone."""
         memory, mass = {name: _copy(vector) for name, vector in self._me.memory.items()}, self._me.row.mass
         return {
             **({} if mass is None else {"mass": float(mass[0])}),
@@ -64,8 +64,8 @@ class SavedState:
         }
 
     def centre(self) -> dict[str, Any]:
-        """Return a copy of the centre, if there is one, in a meeting with a model, and of the vectors beside it, where
-        it is."""
+        """Return a copy of the centre, in a meeting with a model, and of the vectors beside it if the centre is on this
+        host; empty if the strategy has no centre."""
         if not self._centre:
             return {}
         return {"centre": _copy(self._around.centre()), **(self._beside_centre() if self._around.has_centre else {})}
@@ -77,7 +77,7 @@ class SavedState:
         return found
 
     def shared(self) -> dict[str, Any]:
-        """Return a copy of the state that all learners share, on the learner that answers for it; nothing on the
+        """Return a copy of the state that all learners share, on the learner that answers for it; empty on the
         others."""
         if not self._around.leads(self._members()):
             return {}
@@ -87,7 +87,7 @@ class SavedState:
         return found
 
     def load(self, state: Mapping[str, Any]) -> None:
-        """Go on from there. The learner that answers for the shared state loads that."""
+        """Load a saved state into this learner, and the shared state with it on the learner that answers for that."""
         self._me.replace(state["row"])
         for name, vector in self._me.memory.items():
             vector.copy_(state["memory"][name])
@@ -108,11 +108,11 @@ class SavedState:
             passes.restore(self._arena, state.get("passes", ()))
 
     def epoch_under_way(self, sampler: int, pieces: int) -> tuple[int, int]:
-        """Return the epoch that learners go through with a sampler, and how often they did before: at any time, for a
-        learner that comes back to them. After the meeting at its end the next is under way.
+        """Return the epoch that learners go through with a sampler, and how often they went through it before, for a
+        learner that comes back, at any time. After the meeting at the end of an epoch the next is under way.
 
         Args:
-            pieces: minibatches of an epoch.
+            pieces: number of minibatches in an epoch.
         """
         found = passes.newest(self._arena, sampler)
         if found is None:
@@ -124,21 +124,21 @@ class SavedState:
 
     @property
     def ranks(self) -> list[int]:
-        """Ranks that take part."""
+        """Ranks of the learners that take part."""
         return list(self._around.taking_part(self._members()))
 
     def note(self, whole: int, last: int) -> None:
-        """Say, before a meeting, which save this learner has whole, and the highest number of any it has seen."""
+        """Write, before a meeting, the numbers of this learner's newest whole save and of the highest it has seen."""
         tables, rank = self._arena.view(SaveTables), self._me.rank
         tables.whole[rank], tables.last[rank] = whole, last
 
     def noted(self) -> SavesSoFar:
-        """Return a summary of all learners' notes."""
+        """Return a summary of what all learners have written by `note`."""
         tables, ranks = self._arena.view(SaveTables), self.ranks
         lacking = tuple(rank for rank in ranks if not tables.whole[rank])
         return SavesSoFar(int(tables.whole[ranks].min()), int(tables.last[ranks].max()), lacking)
 
 
 def _copy(vector: Tensor) -> Tensor:
-    """Return a copy in the memory of the host."""
+    """Return a copy of `vector` in the memory of the host."""
     return vector.to("cpu", copy=True)

@@ -28,10 +28,10 @@ LIVE_LOOK_SECONDS = 1.0
 
 
 def made_folder(given: str) -> str:
-    """Return the whole path of that folder, made if need be; empty for none.
+    """Return the absolute path of the folder `given`, made if need be; empty if `given` is.
 
     Raises:
-        UserError: it cannot be made.
+        UserError: the folder cannot be made.
     """
     if not given:
         return ""
@@ -45,11 +45,11 @@ def made_folder(given: str) -> str:
 
 @final
 class SessionLive(BetweenSteps):
-    """Writer of one session's `live.json`, in one process of those that share its arena.
+    """Writer of one session's `live.json`, in one of the processes that share its arena.
 
     Args:
-        folder: of the file.
-        writes: asked now and then; is it for this process to write?
+        folder: the folder of the file.
+        writes: returns True if this process is the one to write now.
         hosts: all hosts as they look from here; none where there is one.
     """
 
@@ -82,7 +82,7 @@ class SessionLive(BetweenSteps):
             self.end(doing)
 
     def end(self, doing: str, why: str = "") -> None:
-        """Note that the session has ended, in one of the words of core/live.py."""
+        """Write that the session has ended: `doing`, one of the words of core/live.py, and `why`."""
         self._file.look(self._glance())
         self._file.end(doing, why)
 
@@ -105,8 +105,8 @@ class SessionLive(BetweenSteps):
         )
 
     def _distance(self, living: Sequence[int], hosts: Sequence[HostSeen]) -> float | None:
-        """Return consensus distance over some of the parameters, where all rows are here and each learner has its
-        own."""
+        """Return the consensus distance over some of the parameters; None unless all rows are here and each learner has
+        its own."""
         if hosts or self._strategy.traits.synchronous or not living:
             return None
         holders = self._strategy.holders(tuple(living))
@@ -119,5 +119,5 @@ class SessionLive(BetweenSteps):
         return tuple(Lost(rank, reason) for rank, reason in why.items())
 
     def _is_there(self, rank: int) -> bool:
-        """Return True if it lives, or has come to its end."""
+        """Return True if learner `rank` lives, or has come to its end."""
         return bool(self._arena.liveness.alive[rank]) or self._arena.view(Attendance).left[rank] == CLOSED

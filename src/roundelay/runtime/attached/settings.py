@@ -32,7 +32,7 @@ from roundelay.strategies.base import Strategy
 log = logging.getLogger("roundelay")
 
 TEXT_WORDS = 128
-"""A learner's settings are in so many words of 8 bytes, the first of which is their length."""
+"""Words of 8 bytes for a learner's settings as text; the first is the text's length in bytes."""
 NUMBERS = 64
 """Numbers of a learner that others can read: a checksum of all, how many there are, and the first of them."""
 NAMED_SETTINGS = 3
@@ -44,8 +44,8 @@ Numbers = NDArray[np.float64]
 
 @dataclass(frozen=True)
 class SettingsTables(View):
-    """Table in which each learner writes its own items. It publishes `told`; it writes the items behind that before it
-    goes to a meeting."""
+    """Tables in which each learner writes its own settings, then publishes `told`. It writes the items after `told`
+    before it goes to a meeting."""
 
     PUBLISHED = ("told",)
 
@@ -75,7 +75,7 @@ class SteppedByLoop(LocalOptimizer):
 
     @abstractmethod
     def under(self, numbers: Sequence[float]) -> AbstractContextManager[None]:
-        """Put these for a while in the place of the first of the optimizers' own."""
+        """Set the first of the optimizers' numbers to `numbers` until the end of the `with`."""
 
 
 class KeptNumbers:
@@ -86,7 +86,7 @@ class KeptNumbers:
         self._packed: tuple[tuple[float, ...], Numbers] = (), np.zeros(NUMBERS)
 
     def packed(self) -> Numbers:
-        """Return the numbers as they are now."""
+        """Return the numbers of the optimizers as they are now, packed."""
         now = self._optimizer.numbers()
         if now != self._packed[0]:
             every, found = np.asarray(now, np.float64), np.zeros(NUMBERS)
@@ -97,10 +97,10 @@ class KeptNumbers:
 
 
 class Settings:
-    """One learner's settings, and their comparison with those of others.
+    """One learner's optimizer settings, and their comparison with those of the other learners.
 
     Args:
-        facts: settings it has attached with, by readable names.
+        facts: settings that the learner has attached with, by readable names.
     """
 
     def __init__(
@@ -125,7 +125,7 @@ class Settings:
     # As attached ------------------------------------------------------------------------------------------------------
 
     def say_differences(self, living: Sequence[int]) -> bool:
-        """Warn where the lowest rank that lives has attached with other settings; False: it has not said yet."""
+        """Warn if the lowest rank that lives has attached with other settings; return False if it has not told."""
         lowest = min(living, default=self._rank)
         if lowest == self._rank:
             return True
@@ -146,13 +146,13 @@ class Settings:
     # As they are ------------------------------------------------------------------------------------------------------
 
     def note(self) -> None:
-        """Let others read, before a meeting, the numbers, and after how many steps."""
+        """Write, before a meeting, the numbers, the steps taken, and the frozen parameters, for others to read."""
         self._tables.taken[self._rank], self._tables.numbers[self._rank] = self.taken, self.kept.packed()
         self._tables.frozen[self._rank, : len(self.frozen)] = [*self.frozen.values()]
 
     def say_frozen_apart(self, living: Sequence[int]) -> None:
-        """Warn in a meeting, once, where this learner has frozen a parameter and the lowest rank has not, or the
-        other way about."""
+        """Warn in a meeting, once, if this learner has frozen a parameter and the lowest rank has not, or the other way
+        about."""
         lowest = min(living, default=self._rank)
         mine, theirs = self._tables.frozen[self._rank], self._tables.frozen[lowest]
         names = [*self.frozen]
@@ -167,8 +167,8 @@ class Settings:
         )
 
     def say_rates_apart(self, living: Sequence[int]) -> None:
-        """Warn in a meeting, once, of those that take steps together where the lowest rank has other learning rates
-        after as many steps. After more or fewer a schedule may well have others."""
+        """Warn in a meeting, once, if the lowest rank has other learning rates after as many steps as this learner.
+        After more or fewer steps a schedule may well have others."""
         lowest, tables = min(living, default=self._rank), self._tables
         if self._said_rates or self._keeps_equal or tables.taken[lowest] != self.taken:
             return
@@ -183,13 +183,13 @@ class Settings:
             )
 
     def under(self, lowest: int, mine: Numbers, theirs: Numbers, had: bool) -> AbstractContextManager[None]:
-        """Put, for an update by a mean of gradients, the numbers of `lowest`, the lowest rank that had one.
+        """Use, for an update by a mean of gradients, the numbers of `lowest`, the lowest rank that had a gradient.
 
         Args:
-            mine: the numbers of this learner; `had`: it had a gradient, too.
+            mine: the numbers of this learner; `had`: this learner had a gradient too.
 
         Raises:
-            UserError: there are too many to be read, or others in number.
+            UserError: the numbers differ, and learners have unequally many, or too many to be read.
         """
         if mine.tobytes() == theirs.tobytes():
             return self._under(theirs)
@@ -211,8 +211,8 @@ class Settings:
         return self._under(theirs)
 
     def under_at_meeting(self, present: Sequence[int]) -> AbstractContextManager[None]:
-        """Do the same for a mean that was begun before the last meeting: the numbers that the lowest rank came to it
-        with. Where all came with the same, each has its own as they are now: they were loaded since, it may be."""
+        """Use, for an update by a mean that was begun before the last meeting, the numbers that the lowest of `present`
+        had there. Where all had the same, each uses its own as they are now, which may have been loaded since."""
         tables, lowest = self._tables, min(present, default=self._rank)
         mine, theirs = tables.numbers[self._rank], tables.numbers[lowest]
         return nullcontext() if mine.tobytes() == theirs.tobytes() else self.under(lowest, mine, theirs, had=False)
@@ -224,13 +224,13 @@ class Settings:
 
 
 def named(found: Sequence[tuple[str, Any, Any]], lowest: int) -> str:
-    """Return the differences from learner `lowest`, in words."""
+    """Return differences from the settings of learner `lowest`, in words."""
     parts = [f"{name} {said(mine)} where rank {lowest} has {said(theirs)}" for name, mine, theirs in found]
     return ", ".join(parts[:NAMED_SETTINGS]) + (f", and {len(parts) - NAMED_SETTINGS} more" * (len(parts) > 3))
 
 
 def said(value: Any) -> str:
-    """Return a setting in words."""
+    """Return the value of a setting in words."""
     return "none" if value is None else f"{value:g}" if isinstance(value, float) else str(value)
 
 
@@ -247,7 +247,7 @@ def _pairs(names: Sequence[str], mine: Numbers, theirs: Numbers) -> list[tuple[s
 
 
 def _packed(facts: Mapping[str, Any]) -> bytes:
-    """Return text of at most so many bytes; where there is too much, a checksum in the place of the options."""
+    """Return `facts` as compressed text that fits into the table; if too long, with a checksum for the options."""
     text = zlib.compress(json.dumps(facts, default=str).encode())
     if len(text) <= 8 * (TEXT_WORDS - 1):
         return text

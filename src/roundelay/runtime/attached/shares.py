@@ -41,7 +41,7 @@ UNSEEN, ANY = 0, -1
 
 @dataclass(frozen=True)
 class ShareTerms:
-    """The arguments of a sampler; none for one that shares out minibatches as they come."""
+    """The arguments of a sampler; all 0 for one that shares out minibatches as they come."""
 
     examples: int = 0
     batch_size: int = 0
@@ -51,14 +51,14 @@ class ShareTerms:
     first: int = ANY  # fingerprint of the first minibatch, above 0, or UNSEEN, or ANY
 
     def words(self, name: str) -> str:
-        """Return the argument of this name, in words."""
+        """Return the argument called `name`, in words."""
         value = getattr(self, name)
         return f"{name}={bool(value) if name in ('shuffle', 'drop_last') else value}"
 
 
 @dataclass(frozen=True)
 class ShareTables(View):
-    """Table in which each learner writes the terms of a sampler, and then publishes how many it has."""
+    """Tables in which each learner writes its samplers' terms, publishes their number, and writes facts of passes."""
 
     PUBLISHED = ("made",)
 
@@ -69,10 +69,10 @@ class ShareTables(View):
 
 
 class Shares:
-    """One learner's samplers, and their comparison with those of others.
+    """One learner's samplers, and their comparison with those of the other learners.
 
     Args:
-        joined: learners may come later that have made fewer.
+        joined: learners may join later, with fewer samplers made.
     """
 
     def __init__(self, tables: ShareTables, rank: int, joined: bool = False) -> None:
@@ -94,10 +94,10 @@ class Shares:
         self._agreed.pop(number - SHARE_SLOTS, None)
 
     def note(self, number: int, epoch: int, what: int, value: int) -> None:
-        """Note a number of a pass over sampler `number`, which this learner has made, where it is known: how many
-        minibatches it has by its length, or had in the end, or were found, each plus 1; or the fingerprint, above 0, of
-        one of `COMPARED`. The length comes first. The fingerprint of the first minibatch of the first pass is one of
-        its terms, if it is to be compared."""
+        """Note a fact of a pass over sampler `number`, once known: how many minibatches it has by its length, or had in
+        the end, or were found, each plus 1; or the fingerprint, above 0, of one of `COMPARED`. The length comes first.
+        The fingerprint of the first minibatch of the first pass is one of the sampler's terms, if it is to be
+        compared."""
         mine = self._tables.passes[self._rank]
         if what == STATED:
             slot = self._begun % PASSES
@@ -115,11 +115,11 @@ class Shares:
             mine[at, -1] = np.bitwise_xor.reduce(mine[at, :-1])
 
     def check(self, number: int, living: Sequence[int]) -> bool:
-        """Return True if all of `living` have made sampler `number` as this learner has. False: one has not made it
-        yet, or has not begun with it.
+        """Return True if all of `living` have made sampler `number` as this learner has. Return False if one has not
+        made it yet, or has not begun with it.
 
         Raises:
-            UserError: one has made it otherwise; names both, and the difference.
+            UserError: a learner has made it otherwise; names both learners, and the difference.
         """
         agreed = self._agreed.get(number)
         if agreed is None:  # too many came after it
@@ -131,7 +131,7 @@ class Shares:
         return agreed.issuperset(living)
 
     def check_all(self, living: Sequence[int]) -> None:
-        """Check the same in a meeting for all samplers; and warn, once, where learners have made more or fewer.
+        """Check all samplers as `check` does, in a meeting; warn, once, where learners have made more or fewer.
 
         Raises:
             UserError: as `check`.
@@ -151,8 +151,8 @@ class Shares:
                 )
 
     def say_passes_apart(self, living: Sequence[int]) -> None:
-        """Warn, once a sampler, where a pass of this learner has another minibatch than the same pass of one of
-        `living`, as far as both are known."""
+        """Warn, once a sampler, if a pass of this learner has another minibatch than the same pass of one of `living`,
+        as far as both are known."""
         passes = self._tables.passes
         mine = [one for one in passes[self._rank] if one[0] and int(one[0]) not in self._said_apart]
         for rank in living if mine else ():
@@ -177,7 +177,7 @@ class Shares:
         )
 
     def _read(self, rank: int, number: int) -> ShareTerms | None:
-        """Return the terms of another's sampler; None: it is not made yet, or its slot may be used again by now."""
+        """Return the terms of another's sampler `number`; None if not made yet, or if its slot may be used again."""
         made = self._tables.made
         if made[rank] < number:
             return None
@@ -185,7 +185,7 @@ class Shares:
         return None if made[rank] > number + SHARE_SLOTS - 2 else found
 
     def _compare(self, number: int, rank: int, theirs: ShareTerms) -> bool:
-        """Return True if there is nothing more to be compared."""
+        """Return True if sampler `number` is as `theirs` of learner `rank`, with nothing more to be compared."""
         mine = ShareTerms(*self._tables.terms[self._rank, number % SHARE_SLOTS].tolist())
         arguments = [field.name for field in fields(mine)][:FIRST_BATCH]
         other = [name for name in arguments if getattr(mine, name) != getattr(theirs, name)]
@@ -211,7 +211,7 @@ FIRST_BATCH = len(fields(ShareTerms)) - 1
 
 
 def _apart(mine: NDArray[Any], theirs: NDArray[Any]) -> str:
-    """Return how two passes differ, in words; empty: not as far as is known."""
+    """Return how two passes differ, in words; empty if they do not, as far as is known."""
     other = np.flatnonzero((mine != theirs) & (mine != UNSEEN) & (theirs != UNSEEN))
     batches = other[other >= FINGERPRINTS]
     if len(batches):
@@ -228,7 +228,7 @@ FIRST = 4
 
 @dataclass(frozen=True)
 class InputTables(View):
-    """Each learner writes its own fingerprints, and publishes how many there are."""
+    """Tables in which each learner writes the fingerprints of its first inputs, and publishes their number."""
 
     PUBLISHED = ("count",)
 
@@ -237,7 +237,7 @@ class InputTables(View):
 
 
 class Inputs:
-    """One learner's fingerprints, and the comparison with those of others."""
+    """Fingerprints of one learner's first inputs, and their comparison with those of the others."""
 
     def __init__(self, tables: InputTables, rank: int) -> None:
         self._seen, self._count, self._rank = tables.fingerprints, tables.count, rank
@@ -246,7 +246,7 @@ class Inputs:
 
     @property
     def wanted(self) -> bool:
-        """Is the fingerprint of the next step's input wanted?"""
+        """True if the fingerprint of the next step's input is wanted."""
         return bool(self._count[self._rank] < FIRST)
 
     def note(self, fingerprint: int) -> None:
@@ -256,20 +256,20 @@ class Inputs:
         publish(self._count, self._rank, number + 1)
 
     def same_as(self) -> int | None:
-        """Return a lower rank that has the same minibatches as this learner; None: none is known so far."""
+        """Return a lower rank that has the same minibatches as this learner; None if no such rank is known yet."""
         return self._found().get(self._rank)
 
     def look(self) -> None:
-        """Find the learners with the same inputs as another one, for `different`."""
+        """Compare the inputs of all learners anew, for `different`."""
         if (known := int((self._count >= FIRST).sum())) != self._looked:
             self._looked, self._same = known, self._found()
 
     def different(self, ranks: Collection[int]) -> int:
-        """Return how many of `ranks` have minibatches of their own, as far as was known at the last look."""
+        """Return how many different sequences of minibatches `ranks` have, as far as was known at the last look."""
         return len({self._same.get(rank, rank) for rank in ranks}) if self._same else len(ranks)
 
     def _found(self) -> dict[int, int]:
-        """Return ranks that have the same minibatches as a lower one, and the lowest of these."""
+        """Return, by rank, the lowest rank with the same minibatches, for the ranks that have a lower one."""
         first, found = dict[tuple[int, ...], int](), dict[int, int]()
         for rank, seen in enumerate(self._seen.tolist()):
             if self._count[rank] >= FIRST and len({*seen}) == FIRST and first.setdefault(tuple(seen), rank) < rank:
@@ -278,5 +278,5 @@ class Inputs:
 
     @property
     def settled(self) -> bool:
-        """Will `same_as` never know more than it does?"""
+        """True if `same_as` will never know more than it does."""
         return all(self._count[r] >= FIRST for r in range(self._rank + 1))

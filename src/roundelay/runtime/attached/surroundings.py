@@ -50,12 +50,12 @@ OVER = {
 
 
 Give = Callable[[int], bool]
-"""Gives a learner, in a meeting, the state that it begins with; False: no process receives it here, or no learner is
+"""Function that gives a learner its state in a meeting; it returns False if no process receives it here, or none is
 let in at this meeting."""
 
 
 class Surroundings(ABC):
-    """Surroundings of one learner.
+    """The other learners of a session, as one learner reaches them: those of its host, or of several hosts.
 
     Args:
         goes_on: learners that wait for each other go on without one that dies.
@@ -68,47 +68,47 @@ class Surroundings(ABC):
     @property
     @abstractmethod
     def has_centre(self) -> bool:
-        """Is the centre here, if the strategy has one?"""
+        """True if the strategy has a centre and it is on this host."""
 
     @abstractmethod
     def come_back(
         self, members: Membership, adopt: Callable[[int], None], look_outside: Callable[[], None]
     ) -> Sequence[int]:
-        """Take this learner's place in a session that runs; return ranks that take part in its segment.
+        """Take this learner's place in a session that runs; return the ranks that take part in the segment.
 
         Args:
             adopt: `adopt(source)` writes this learner's row, with the help of a living learner of this host.
-            look_outside: raises if it knows that another that is to come back too will not.
+            look_outside: raises if another learner that should come back too is known not to.
 
         Raises:
-            LearnerDied: no other lives any more.
+            LearnerDied: no other learner lives any more.
             TimeoutError: the others do not end their meeting.
         """
 
     @abstractmethod
     def means(self) -> Means:
-        """Return the learner's part in means."""
+        """Return the object by which this learner takes part in means."""
 
     @abstractmethod
     def remote(self) -> RemoteRows:
-        """Return its way to rows of other hosts."""
+        """Return the object by which this learner reaches rows of other hosts."""
 
     @abstractmethod
     def check(self) -> None:
-        """Check that it can still hear of the others.
+        """Check that this learner can still hear of the others.
 
         Raises:
-            LearnerDied: no.
+            LearnerDied: the learner cannot hear of others any more.
         """
 
     @abstractmethod
     def conduct(self, number: int) -> None:
-        """Wait until the facts of all that have come to meeting `number` are here to be read."""
+        """Wait until this host has the facts of all learners that have come to meeting `number`."""
 
     @abstractmethod
     def note_present(self, members: Membership, give: Give) -> None:
-        """Say, once the meeting has read, which learners take part in the segment that begins, if that is for this
-        learner to say; and give learners that come back their state, if that is for this learner to do."""
+        """Write, after the meeting's reading, which learners take part in the segment that begins, if this learner is
+        the one to; and give learners that come back their state, if this learner is the one to."""
 
     @property
     def present(self) -> tuple[int, ...]:
@@ -118,15 +118,15 @@ class Surroundings(ABC):
 
     @abstractmethod
     def taking_part(self, members: Membership) -> Sequence[int]:
-        """Return ranks from whose states the model to evaluate is made."""
+        """Return the ranks from whose states the model to evaluate is made."""
 
     @abstractmethod
     def consensus_into(self, out: Tensor, members: Membership) -> None:
-        """Write the model to evaluate, (P,), in a meeting."""
+        """Write the model to evaluate into `out` (P,), in a meeting."""
 
     @abstractmethod
     def centre(self) -> Tensor:
-        """Return the centre, (P,), in a meeting."""
+        """Return the centre (P,), in a meeting."""
 
     @abstractmethod
     def leads(self, members: Membership) -> bool:
@@ -143,7 +143,7 @@ class Surroundings(ABC):
 
 @final
 class OneHost(Surroundings):
-    """All learners share one arena."""
+    """Surroundings where all learners are on one host and share one arena."""
 
     @property
     def has_centre(self) -> bool:
@@ -168,7 +168,7 @@ class OneHost(Surroundings):
         """Do nothing: no learner is elsewhere."""
 
     def conduct(self, number: int) -> None:
-        """Do nothing: all of it is here."""
+        """Do nothing: all facts are in this host's arena."""
 
     def note_present(self, members: Membership, give: Give) -> None:
         if self._rank != self.taking_part(members)[0]:
@@ -186,8 +186,8 @@ class OneHost(Surroundings):
                 let_in(arena, comes)
 
     def _waiting(self, cut: int) -> list[int]:
-        """Return ranks that have come back, wait to be let in, and belong to passes under way, the newest of which has
-        begun in segment `cut`."""
+        """Return the ranks that have come back and wait to be let in, if they lived when the newest pass under way
+        began, in segment `cut`."""
         attendance, alive = self._arena.view(Attendance), self._arena.liveness.alive
         return [
             rank
@@ -221,10 +221,10 @@ class OneHost(Surroundings):
 
 @final
 class SeveralHosts(Surroundings):
-    """Some learners are on other hosts.
+    """Surroundings where some learners are on other hosts.
 
     Args:
-        here: ranks of this one.
+        here: ranks of the learners on this host.
         wake: path of the pipe that wakes the carrier of this learner's exchanges.
     """
 
@@ -243,7 +243,7 @@ class SeveralHosts(Surroundings):
     def come_back(
         self, members: Membership, adopt: Callable[[int], None], look_outside: Callable[[], None]
     ) -> Sequence[int]:
-        """Wait until the first host lets it in. If its host was lost, the first rows have come from there already."""
+        """Wait until the first host lets this learner in. If this host was lost, first rows have come from there."""
         between, rank, attendance = self._between, self._rank, self._arena.view(Attendance)
         between.process[rank] = os.getpid()
         if self._goes_on:
@@ -286,8 +286,8 @@ class SeveralHosts(Surroundings):
         )
 
     def note_present(self, members: Membership, give: Give) -> None:
-        """Say nothing: the first host has said it. Give learners that it has let in their state, if that is received on
-        this host: by them, or by its process for learners of a host on which no other lives."""
+        """Give learners that the first host has let in their state, if a process of this host receives it: they
+        themselves, or the process for other hosts in their place. The first host has written who takes part."""
         if self._rank == min(rank for rank in self.taking_part(members) if rank in self._here):
             for rank in members.entering:
                 give(rank)
@@ -303,7 +303,7 @@ class SeveralHosts(Surroundings):
         return model_to_evaluate(self._arena, self._here)
 
     def leads(self, members: Membership) -> bool:
-        """Return True: all of it is on the host that leads."""
+        """Return True if this is the lowest living learner of the host that leads, which has all shared state."""
         lowest = next(rank for rank in members.living if rank in self._here)
         return bool(self._between.leads[0]) and self._rank == lowest
 

@@ -42,8 +42,8 @@ SPAN = 1 << 40
 
 @dataclass(frozen=True)
 class TurnTables(View):
-    """Each learner publishes its own item; one of them publishes `carried`, for all. Zeros where nothing is
-    repeated."""
+    """Tables of the events that have been repeated: each learner publishes its own item, one of them publishes
+    `carried` and `ended` for all. Zeros where no session is repeated."""
 
     PUBLISHED = ("done", "carried", "ended")
 
@@ -54,10 +54,10 @@ class TurnTables(View):
 
 @final
 class Turns:
-    """Turns of all events of a record.
+    """The order of all events of a record.
 
     Raises:
-        UserError: a file of it is missing, is none, or has a learner that died or joined; names it.
+        UserError: a file of the record is missing or damaged, or has a learner that died or joined; names the file.
     """
 
     def __init__(self, folder: Path, learners: int) -> None:
@@ -100,11 +100,11 @@ class Turns:
             self._halves |= {(event.kind, row, *exchange_of(row, event)): at for at, event in enumerate(some)}
 
     def row_of(self, actor: int) -> int:
-        """Return the row that the events of an actor are of: that of a learner, or one that is carried."""
+        """Return the row that an actor's events are of: a learner's own, or the one that is carried."""
         return actor % self.learners
 
     def before(self, actor: int, event: TraceEvent) -> list[tuple[int, int]]:
-        """Return the events of others that one of this actor comes after: their actors and numbers."""
+        """Return the events of other actors that this event of `actor` comes after, as actors and numbers."""
         row = self.row_of(actor)
         met = met_rows(event, row, Use.READ, Use.WRITTEN)
         found = [*_at(self._written, met), *_at(self._read, met_rows(event, row, Use.WRITTEN))]
@@ -128,12 +128,12 @@ _USES = np.array([Access(), *(ACCESS.get(kind, Access()) for kind in Kind)], dty
 
 
 def _sorted(pairs: NDArray[Any]) -> NDArray[Any]:
-    """Return (2, n) by the first row."""
+    """Return `pairs` (2, n), sorted by the first row."""
     return pairs[:, np.argsort(pairs[0], kind="stable")]
 
 
 def _at(pairs: NDArray[Any], places: Sequence[tuple[int, int]]) -> list[tuple[int, int]]:
-    """Return events, ranks and numbers, of those pairs that begin with one of these rows and versions."""
+    """Return those events, as ranks and numbers, whose entry in `pairs` begins with one of `places` (row, version)."""
     found = list[tuple[int, int]]()
     for row, version in places:
         first, end = np.searchsorted(pairs[0], (row * SPAN + version, row * SPAN + version + 1))
@@ -142,11 +142,11 @@ def _at(pairs: NDArray[Any], places: Sequence[tuple[int, int]]) -> list[tuple[in
 
 
 def replayed_host(record: Path | None, rank: int) -> tuple[int, ...] | None:
-    """Return the learners that were on one host with this one, in the record that is repeated; None: nothing is
-    repeated, or all were on one.
+    """Return the learners that were on one host with this one, in the record that is repeated; None if no session is
+    repeated, or if all were on one host.
 
     Raises:
-        UserError: it cannot be read.
+        UserError: the record cannot be read.
     """
     entries = () if record is None else read_entries(session_folder(record, 0))
     own = next((entry for entry in entries if entry["what"] == "learner" and entry["rank"] == rank), {})

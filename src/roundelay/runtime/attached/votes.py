@@ -37,8 +37,8 @@ class Vote:
 
 @dataclass(frozen=True)
 class VoteTables(View):
-    """A learner writes its own items of the slot of a round before it takes part in the mean of that round, and
-    publishes that it has."""
+    """Tables of votes. A learner writes its own items of a round's slot before it takes part in the mean of that round,
+    and publishes in `cast` that it has."""
 
     PUBLISHED = ("cast",)
 
@@ -50,7 +50,7 @@ class VoteTables(View):
 
 
 def cast(arena: Arena, rank: int, round_: int, vote: Vote, numbers: Numbers) -> None:
-    """Write this learner's vote of a round, before it takes part in the mean."""
+    """Write this learner's vote of round `round_`, before it takes part in the mean."""
     slot, tables = round_ % VOTE_SLOTS, arena.view(VoteTables)
     words = tables.given[slot, rank]
     words[:] = _packed(vote.given, len(words))
@@ -61,7 +61,7 @@ def cast(arena: Arena, rank: int, round_: int, vote: Vote, numbers: Numbers) -> 
 
 @lru_cache(maxsize=64)  # most steps give the same
 def _packed(given: tuple[bool, ...], words: int) -> NDArray[np.int64]:
-    """Return a bit for each parameter, in so many words."""
+    """Return `given` packed into `words` words, a bit for each parameter."""
     found = np.zeros(words, np.int64)
     packed = np.packbits(np.asarray(given, dtype=bool))
     found.view(np.uint8)[: len(packed)] = packed
@@ -69,14 +69,14 @@ def _packed(given: tuple[bool, ...], words: int) -> NDArray[np.int64]:
 
 
 def missing(arena: Arena, ranks: Sequence[int], round_: int) -> list[int]:
-    """Return those of `ranks` that have not voted in that round yet, as far as this host has heard."""
+    """Return those of `ranks` that have not voted in round `round_` yet, as far as this host has heard."""
     cast_ = arena.view(VoteTables).cast
     return [rank for rank in ranks if cast_[rank] < round_]
 
 
 def count(arena: Arena, ranks: Sequence[int], round_: int, tensors: int) -> Vote:
-    """Return the vote of all `ranks`, once the mean of that round is complete: `given` by any of them, `skip` by any of
-    them. `changed` is 0 here; see `changes`."""
+    """Return the vote of all `ranks` together, once the mean of round `round_` is complete: `given` by any, `skip` by
+    any. `changed` is 0 here; see `changes`."""
     slot, among, tables = round_ % VOTE_SLOTS, list(ranks), arena.view(VoteTables)
     words = np.bitwise_or.reduce(tables.given[slot][among], axis=0)
     return Vote(_unpacked(words.tobytes(), tensors), bool(tables.skip[slot][among].any()))
@@ -88,7 +88,7 @@ def _unpacked(words: bytes, tensors: int) -> tuple[bool, ...]:
 
 
 def changes(arena: Arena, ranks: Sequence[int], round_: int) -> dict[int, int]:
-    """Return `changed` by rank, of those that had a gradient; empty where none has changed anything."""
+    """Return `changed` by rank, of those `ranks` that had a gradient; empty where all are 0."""
     slot, tables = round_ % VOTE_SLOTS, arena.view(VoteTables)
     if not tables.changed[slot].any():
         return {}
@@ -97,12 +97,12 @@ def changes(arena: Arena, ranks: Sequence[int], round_: int) -> dict[int, int]:
 
 
 def lowest(arena: Arena, ranks: Sequence[int], round_: int) -> int | None:
-    """Return the lowest of the ranks that had a gradient; None: none had."""
+    """Return the lowest of `ranks` that had a gradient in round `round_`; None if none had."""
     slot, tables = round_ % VOTE_SLOTS, arena.view(VoteTables)
     return next((rank for rank in ranks if tables.given[slot, rank].any()), None)
 
 
 def numbers(arena: Arena, rank: int, round_: int) -> Numbers:
-    """Return the numbers of that learner's optimizers in that round."""
+    """Return the numbers that learner `rank`'s optimizers had in round `round_`."""
     found: Numbers = arena.view(VoteTables).numbers[round_ % VOTE_SLOTS, rank]
     return found

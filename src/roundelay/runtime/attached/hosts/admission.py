@@ -38,7 +38,8 @@ GIVEN_PIECE = 1 << 20
 
 @final
 class Admission:
-    """Admission to one session. All but `look` and `came` is called under the host's gate, from threads of links."""
+    """Admission of learners that come back. All but `look` and `came` is called under the host's gate, by links'
+    threads."""
 
     def __init__(self, host: SessionHost) -> None:
         self._host = host
@@ -48,11 +49,11 @@ class Admission:
 
     @property
     def under_way(self) -> bool:
-        """Is a host just being told that its learners may enter?"""
+        """True while a host is being told that its learners may enter."""
         return self._entering is not None and self._entering.standing != "gone"
 
     def came(self, remote: RemoteHost) -> None:
-        """Note that a host takes part from now on. One that comes late is told the record of its learners."""
+        """Note that host `remote` takes part from now on. One that comes late is told the record of its learners."""
         host = self._host
         if not remote.late:
             left = host.attendance.left
@@ -71,10 +72,10 @@ class Admission:
         threading.Thread(target=send, daemon=True, name=f"come {remote.host}").start()  # a slow link may take long
 
     def ask(self, remote: RemoteHost, ranks: Sequence[int]) -> None:
-        """Note that learners of a host have come back, and wait.
+        """Note that the learners `ranks` of host `remote` have come back, and wait to be let in.
 
         Raises:
-            InvalidMessage: they are not there, or live.
+            InvalidMessage: one of `ranks` is not on that host, or lives.
         """
         alive = self._host.arena.liveness.alive
         if not ranks or not set(ranks) <= set(remote.ranks) or any(alive[rank] for rank in ranks):
@@ -82,13 +83,13 @@ class Admission:
         self._waiting[remote.host] = remote, list(ranks)
 
     def entered(self, remote: RemoteHost) -> None:
-        """Note that they live, and that their facts are known here."""
+        """Note that the learners let in on host `remote` live, and that their facts are known here."""
         if self._entering is remote:
             self._entering = None
 
     def look(self) -> None:
-        """Let in the learners that wait, if all that live are between two meetings; not where these wait for each
-        other."""
+        """Let in the learners that wait, if all that live are between two meetings; only where learners do not wait for
+        each other."""
         host = self._host
         if host.strategy.traits.synchronous or self.under_way or not (self._waiting or host.waiting()):
             return
@@ -110,8 +111,8 @@ class Admission:
                     return  # the next one when it has entered
 
     def let_in_at(self, meeting: int, cut: int) -> bool:
-        """Let in the learners that wait, at a meeting to which all that live have come, if they belong to passes under
-        way, the newest of which has begun in segment `cut`. False: a host is just being told."""
+        """Let in the learners that wait, at a meeting to which all that live have come, if they lived when the newest
+        pass under way began, in segment `cut`. Return False if a host is just being told."""
         host, may_come, there = self._host, self._host.attendance.may_come, {*self._host.meeting()}
         can_give = bool(there & {*host.here})
         own = [rank for rank in host.waiting() if can_give and may_come(rank, cut)]
@@ -128,8 +129,8 @@ class Admission:
         return True
 
     def receive(self, entering: Sequence[int], inside: Sequence[RemoteHost]) -> None:
-        """Receive, in a meeting that is about to be conducted, the states for learners that are let in on hosts from
-        which no learner comes to it."""
+        """Open receivers, before a meeting is conducted, for the states of learners that are let in on hosts from which
+        no learner comes to it; close all others."""
         there = {*self._host.meeting()}
         wanted = {rank for one in inside if not there & {*one.ranks} for rank in one.ranks if rank in entering}
         for rank in self._receivers.keys() - wanted:
@@ -138,11 +139,11 @@ class Admission:
             self._receivers[rank] = Receiver(self._host.request.given_name, rank)
 
     def pass_on(self, remote: RemoteHost) -> None:
-        """Pass on states that its learners were given. This comes before columns of others that were read earlier: no
-        learner begins a segment before one that is let in was given its state.
+        """Send the states that learners of host `remote` were given to it. This comes before columns of others that
+        were read earlier: no learner begins a segment before one that is let in was given its state.
 
         Raises:
-            LinkError: it is lost.
+            LinkError: the host is lost.
         """
         for rank in remote.ranks if self._receivers else ():
             state = self._receivers[rank].take() if rank in self._receivers else b""
@@ -151,5 +152,5 @@ class Admission:
                 remote.monitored.say(StatePiece(rank, at, at + len(piece) == len(state)), [piece])
 
     def close(self) -> None:
-        """Receive nothing more."""
+        """Close all receivers."""
         self.receive((), ())

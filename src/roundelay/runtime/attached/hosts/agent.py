@@ -35,7 +35,7 @@ AGAIN_SECONDS = 0.1
 
 @final
 class SessionAgent(HostAgent):
-    """Agent of one host in one session."""
+    """Agent of one host in one session of attached learners."""
 
     def __init__(self, host: SessionHost, router: Router) -> None:
         number, ring, most = host.request.number, host.bell.ring, host.place.learners - 1
@@ -45,7 +45,7 @@ class SessionAgent(HostAgent):
         self._beside = "mean", place_of_model(range(host.place.learners), host.here)
         self._begun = self._finished = False
         self.late = False
-        """Does this host come back to a session that runs?"""
+        """True if this host comes back to a session that runs."""
         self._whole = False  # are all learners of this host still to be let in, together?
         self._said_back: list[int] = []  # ranks that wait for that, as reported last
         self._to_dial: Sequence[Address] | None = None  # hosts to which this one has no links yet
@@ -68,10 +68,11 @@ class SessionAgent(HostAgent):
     # The beginning ----------------------------------------------------------------------------------------------------
 
     def open(self, stop: Callable[[], object] = lambda: None) -> None:
-        """Find the first host, and take the learners' first rows. `stop` is called meanwhile, and may raise.
+        """Find the first host, and store the learners' first rows that it sends. `stop` is called meanwhile, and may
+        raise to end the wait.
 
         Raises:
-            UserError: it does not answer, or refuses this host.
+            UserError: the first host does not answer, or refuses this host.
         """
         seconds = self._terms.patience_seconds
         deadline, lasts = wall_clock() + seconds, StartWait(self._host.here[0], seconds, stop)
@@ -109,7 +110,7 @@ class SessionAgent(HostAgent):
         self._say_built()
 
     def _follow_next(self) -> bool:
-        """Come to the host that leads next, as this host is, or become it: the link to the leader is gone. False: the
+        """Follow the host that leads next, or become it, when the link to the leader is gone. Return False if the
         session is over for this host."""
         host, hosts = self._host, self.hosts
         sys.stderr.write(f"roundelay: rank {host.here[0]}: the link to the host that leads is gone: {self._lost}\n")
@@ -140,7 +141,7 @@ class SessionAgent(HostAgent):
         return False
 
     def _may_leave(self) -> bool:
-        """Return True if this host may follow another leader. It may once the old one has ended; or, where no host can
+        """Return True if this host may follow another leader: once the old leader has ended; or, where no host can
         tell, once this host's promise to it has run out, if the others can be more than half of all."""
         views = self.promise.views
         leader = next((v for view in views for v in view.voters if v.life == self.hosts.life), None)
@@ -192,11 +193,11 @@ class SessionAgent(HostAgent):
         return True
 
     def _note_lives(self, alive: Sequence[int]) -> None:
-        """Note lives: where another host leads, the columns have them, beside the learners' work."""
+        """Tell hosts that ask who leads. Lives need no note here: columns bring those of other hosts."""
         self._say_who_leads()
 
     def _say_who_leads(self) -> None:
-        """Tell hosts that start, and ask, who leads."""
+        """Tell hosts that start, and ask, which host leads."""
         hosts, views = self.hosts, self.promise.views
         if hosts.addresses:
             leads = Voter(hosts.first, hosts.life, hosts.addresses[hosts.leader])
@@ -213,7 +214,8 @@ class SessionAgent(HostAgent):
             between.answer(rank, message.number, message.index)
 
     def _take_given(self, message: messages.StatePiece) -> None:
-        """Take a piece of the state of a learner of this host that comes back; give the learner the complete state."""
+        """Store a piece of the state of a learner of this host that comes back; once complete, give it to the
+        learner."""
         rank, found = message.rank, self._given.setdefault(message.rank, bytearray())
         if rank not in self._host.here or message.at != len(found):
             raise InvalidMessage(f"the state of learner {rank} from byte {message.at} on, of which {len(found)} came")
@@ -225,7 +227,7 @@ class SessionAgent(HostAgent):
     # Orders -----------------------------------------------------------------------------------------------------------
 
     def _do_next(self, seconds: float) -> bool:
-        """Do the next thing the coordinator has said, if there is one within so many seconds."""
+        """Obey the coordinator's next order, if there is one within `seconds` seconds."""
         try:
             order = self._orders.get(timeout=seconds)
         except Empty:
@@ -262,7 +264,7 @@ class SessionAgent(HostAgent):
             self._gone(str(error))
 
     def _let_in(self, order: messages.Enter) -> None:
-        """Let learners of this host that have come back train."""
+        """Let learners of this host that have come back train, as `order` says, and tell the coordinator."""
         host, number, ranks = self._host, order.number, order.ranks
         if not set(ranks) <= set(host.waiting()):
             raise InvalidMessage(f"learners {ranks} are let in, who do not wait")
@@ -274,8 +276,8 @@ class SessionAgent(HostAgent):
         self._send(messages.Entered())
 
     def _bring_back(self) -> None:
-        """Say which learners of this host have come back; if the host was lost, all together once others can be
-        reached."""
+        """Tell the coordinator which learners of this host have come back; if the host was lost, all together, once it
+        has links to the others."""
         host, waiting = self._host, self._host.waiting()
         complete = not self._whole or (len(waiting) == len(host.here) and not self._dials)
         if complete and waiting and waiting != self._said_back:
@@ -283,8 +285,8 @@ class SessionAgent(HostAgent):
             self._send(messages.Back(tuple(waiting)))
 
     def _dial(self) -> None:
-        """Begin to connect to the hosts that take part, now that this one does again. On a thread of its own: others
-        wait for messages of this thread, and one of them may be lost."""
+        """Begin to connect to the other hosts that take part, now that this one does again, on a thread of its own:
+        others wait for messages of this thread, and one of them may be lost."""
         addresses, self._to_dial = self._to_dial, None
 
         def dial() -> None:
@@ -299,7 +301,7 @@ class SessionAgent(HostAgent):
             threading.Thread(target=dial, daemon=True, name="dial").start()
 
     def run(self, given_up: Callable[[], bool]) -> None:
-        """Run until all learners of this host have left or `given_up`.
+        """Serve the session until all learners of this host have left, or `given_up` returns True for them.
 
         Raises:
             UserError: this host has come back, and cannot reach another.

@@ -37,7 +37,7 @@ Send = Callable[[Columns, bytes], None]
 @final
 @dataclass(frozen=True, eq=False)
 class SharedTable:
-    """A table with a column for each learner."""
+    """A table of the arena with a column for each learner, which is copied between hosts."""
 
     numbers: NDArray[Any]
     axis: int = 0  # of learners
@@ -52,7 +52,7 @@ class SharedTable:
         """Return the columns in `data` at offset `at`: the inverse of `read`.
 
         Raises:
-            InvalidMessage: it is not there, or no such numbers.
+            InvalidMessage: `data` is too short, or has numbers that the table cannot have.
         """
         shape = list(self.numbers.shape)
         shape[self.axis] = len(ranks)
@@ -65,7 +65,7 @@ class SharedTable:
         return found
 
     def write(self, ranks: Sequence[int], found: NDArray[Any]) -> None:
-        """Store the numbers that `columns` has found."""
+        """Store the columns `found` by `columns`, of these `ranks`."""
         if self.published:
             publish(self.numbers, list(ranks), found)
         elif self.axis:
@@ -76,7 +76,7 @@ class SharedTable:
 
 @final
 class SharedColumns:
-    """Columns of learners in the tables of one arena."""
+    """The columns of learners in all tables of one arena that are copied between hosts."""
 
     def __init__(self, arena: Arena) -> None:
         attendance, meetings, votes = arena.view(Attendance), arena.view(MeetingTables), arena.view(VoteTables)
@@ -124,11 +124,11 @@ class SharedColumns:
         self._at_steps, self._at_meetings = at_steps, at_meetings
 
     def at_steps(self, ranks: Sequence[int]) -> bytes:
-        """Return numbers of `ranks` for which learners who take steps together wait."""
+        """Return the numbers of `ranks` for which learners who take steps together wait, as bytes."""
         return b"".join(table.read(ranks) for table in self._at_steps)
 
     def at_meetings(self, ranks: Sequence[int]) -> bytes:
-        """Return numbers of `ranks` for which any learner may wait."""
+        """Return the numbers of `ranks` for which any learner may wait, as bytes."""
         return b"".join(table.read(ranks) for table in self._at_meetings)
 
     def read(self, ranks: Sequence[int], everything: bool) -> bytes:
@@ -141,10 +141,10 @@ class SharedColumns:
         return b"".join(reversed(parts))
 
     def enter(self, ranks: Sequence[int], everything: bool, data: bytes) -> None:
-        """Store a copy: all of it, or nothing.
+        """Store the columns of `ranks` from a copy that `read` has made: all of it, or nothing.
 
         Raises:
-            InvalidMessage: it is none.
+            InvalidMessage: `data` is no such copy.
         """
         tables = self._tables(everything)
         found = _found(tables, ranks, data)
@@ -162,7 +162,7 @@ class SharedColumns:
         """Enter all of a record, or nothing: the inverse of `record`.
 
         Raises:
-            InvalidMessage: it is none.
+            InvalidMessage: `data` is no such copy.
         """
         for table, columns in zip(self._lasting, _found(self._lasting, ranks, data), strict=True):
             table.write(ranks, columns)
@@ -172,10 +172,10 @@ class SharedColumns:
 
 
 def _found(tables: Sequence[SharedTable], ranks: Sequence[int], data: bytes) -> list[NDArray[Any]]:
-    """Return the columns of `ranks` in these tables, of which `data` is a copy.
+    """Return the columns of `ranks` in `tables`, from the copy `data`.
 
     Raises:
-        InvalidMessage: it is none.
+        InvalidMessage: `data` is no such copy.
     """
     found, at = list[NDArray[Any]](), 0
     for table in tables:
@@ -188,7 +188,7 @@ def _found(tables: Sequence[SharedTable], ranks: Sequence[int], data: bytes) -> 
 
 @final
 class ColumnSender:
-    """Sends the columns of `ranks` to one other host, when they have changed.
+    """Sender of the columns of `ranks` to one other host, when they have changed.
 
     Args:
         together: learners of several hosts take steps together.
@@ -201,7 +201,7 @@ class ColumnSender:
         self._seldom = time.monotonic()
 
     def look(self) -> None:
-        """Send changes for which a learner may wait, and the others if they were not sent for a while."""
+        """Send changes for which a learner may wait, and other changes if none were sent for a while."""
         meetings, steps = self._columns.at_meetings(self._ranks), self._columns.at_steps(self._ranks)
         now, urgent = time.monotonic(), meetings != self._at_meetings
         changed = urgent or (self._together and steps != self._at_steps)

@@ -39,14 +39,14 @@ from roundelay.runtime.procs.memory.publish import publish
 from roundelay.runtime.procs.memory.views import NONE
 
 ATTEND_SECONDS = 0.1
-"""Interval at which it looks for hosts that have come or are lost."""
+"""Seconds between looks of the coordinator for hosts that have come or are lost."""
 WITH_MODEL = {"consensus()", "state_dict()", "close()"}
 """Meetings in which learners are shown the model to evaluate."""
 
 
 @final
 class SessionCoordinator:
-    """Coordinator of one session."""
+    """Coordinator of one session of attached learners."""
 
     late = False
     """Without the first host there is no session that it could come back to."""
@@ -84,10 +84,10 @@ class SessionCoordinator:
 
     def open(self, stop: Callable[[], object] = lambda: None) -> None:
         """Wait until all hosts have come, and give them the first rows of this host's learners. `stop` is called
-        meanwhile, and may raise.
+        meanwhile, and may raise to end the wait.
 
         Raises:
-            UserError: some did not, or one disagrees about the session; names their ranks.
+            UserError: hosts did not come, or one disagrees about the session; names their ranks.
         """
         hosts, host = self._hosts, self._host
         try:
@@ -104,7 +104,7 @@ class SessionCoordinator:
             raise
 
     def run(self, given_up: Callable[[], bool]) -> None:
-        """Run until all learners have left, or this host's have `given_up`."""
+        """Coordinate the session until all learners have left, or `given_up` returns True for this host's learners."""
         host = self._host
         try:
             while host.living() or not host.left:
@@ -136,10 +136,10 @@ class SessionCoordinator:
             raise
 
     def _check(self) -> None:
-        """Check that this host leads.
+        """Check that this host still leads the session.
 
         Raises:
-            UserError: another may.
+            UserError: another host may lead by now.
         """
         try:
             self._leading.check()
@@ -193,7 +193,7 @@ class SessionCoordinator:
         return send
 
     def _heard(self, remote: RemoteHost, message: Message) -> None:
-        """Take a message, on the thread of that host's link."""
+        """Act on a message of host `remote`, on the thread of its link."""
         host, answer = self._host, None
         with host.gate:
             if isinstance(message, messages.Stays) and self._taking_over is not None:
@@ -231,7 +231,7 @@ class SessionCoordinator:
             host.give_back(gone)
 
     def _answer(self, remote: RemoteHost, request: messages.DrawRequest) -> messages.Drawn | None:
-        """Answer a request for a minibatch, under the gate. None: it is answered when this host has taken over."""
+        """Return the answer to a request for a minibatch, under the gate; None if it is given after taking over."""
         if request.rank not in remote.ranks:
             raise InvalidMessage(f"a request of learner {request.rank}, who is not there")
         if self._taking_over is not None:
@@ -240,13 +240,13 @@ class SessionCoordinator:
         return messages.Drawn(request.rank, request.number, self._draw(request))
 
     def _draw(self, request: messages.DrawRequest) -> int:
-        """Draw a minibatch, under the gate."""
+        """Draw the minibatch that `request` asks for, under the gate; return its number, or NONE."""
         segment = int(self._host.between.conducted[0]) + 1
         index = passes.draw(self._host.arena, request.rank, request.key, request.pieces, segment, request.keep)
         return NONE if index is None else index
 
     def _serve_here(self) -> None:
-        """Answer learners of this host that ask as those of others do, since another led before."""
+        """Answer requests of this host's learners for minibatches, which they make where another host led before."""
         between = self._host.between
         for rank in self._host.here:
             if between.asked[rank] != between.answered[rank] and self._taking_over is None:
@@ -256,13 +256,13 @@ class SessionCoordinator:
                 between.answer(rank, request.number, index)
 
     def _came(self, remote: RemoteHost) -> None:
-        """Note that a host takes part from now on."""
+        """Note that host `remote` takes part from now on, and tell it where the centre is."""
         self._admission.came(remote)
         self._leading.came(remote, self._hosts)
         self._tell_centre(remote)
 
     def _left(self, remote: RemoteHost, reason: str) -> int:
-        """Take a host for lost: its learners are dead, and others draw their last minibatches again."""
+        """Note that host `remote` is lost: its learners are dead, and others draw their last minibatches again."""
         emptied = not self._host.arena.liveness.alive[list(remote.ranks)].any()
         if not emptied and reason != LEAVES:
             sys.stderr.write(f"roundelay: {host_of(remote.ranks)} is lost: {reason}\n")
@@ -272,7 +272,7 @@ class SessionCoordinator:
         return 0
 
     def _take_over(self) -> None:
-        """Begin to lead in the place of another, once all that live have come."""
+        """Begin to lead in the place of another host, once all hosts that live have come."""
         taking, host = self._taking_over, self._host
         if taking is None or not taking.complete(self._hosts.inside()) or not self._leading.holds():
             return
@@ -296,7 +296,7 @@ class SessionCoordinator:
         host.links.leader = self._hosts.own  # from here on it says which learners take part in means
 
     def _tell_centre(self, remote: RemoteHost) -> None:
-        """Tell a host where the centre is, if there is one and it is anywhere."""
+        """Tell host `remote` which host has the centre, if one has."""
         arena = self._host.arena
         rank = int(arena.requests.centre[0])
         if arena.layout.centre and rank != NONE:
@@ -305,9 +305,9 @@ class SessionCoordinator:
     # Meetings ---------------------------------------------------------------------------------------------------------
 
     def _meet(self) -> None:
-        """Conduct the next meeting, if all who live have come to it.
+        """Conduct the next meeting, if all learners that live have come to it.
 
-        A meeting has two numbers, of its beginning and of its end; learners that come to different ones notice.
+        A meeting has two numbers, of its beginning and of its end; learners that come to different meetings notice.
         """
         host, number = self._host, int(self._host.between.conducted[0]) + 2
         present = host.meeting()

@@ -30,13 +30,13 @@ from roundelay.runtime.launch.local_rendezvous import Fact, close_all, receive_f
 from roundelay.runtime.messages import read
 
 ENDED_LOOK_SECONDS = 0.1
-"""Interval at which it looks whether learners have ended."""
+"""Seconds between looks of the process for learners that have ended."""
 EXPECTED = (UserError, LinkError, TimeoutError, LearnerDied)
 """Errors whose message is enough for the user."""
 
 
 class SessionServer:
-    """Serves the sessions of this host.
+    """Server of this host's sessions, in the process that speaks to other hosts.
 
     Args:
         channel: to the host's first learner.
@@ -66,7 +66,7 @@ class SessionServer:
             self._router.close()
 
     def _heard(self, seconds: float) -> bool:
-        """Return True if the first learner has said something within so many seconds."""
+        """Return True if the first learner says something within `seconds` seconds."""
         if not self._open:
             time.sleep(seconds)
             return False
@@ -107,7 +107,7 @@ class SessionServer:
                 self._next_look = 0.0
 
     def _given_up(self, host: SessionHost) -> bool:
-        """Return True if no learner of this host will come to the session, or go on with it."""
+        """Return True if no learner of this host will come to the session, or continue it."""
         self._watch(host.processes_back())
         if self._open and not self._waiting and self._heard(0):
             fact, descriptors = self._hear()
@@ -118,10 +118,10 @@ class SessionServer:
         return not self._living()
 
     def _stop(self, host: SessionHost) -> None:
-        """End a wait for other hosts that no learner of this host waits for any more.
+        """End a wait for other hosts, by an error, if the learners of this host have given up the session.
 
         Raises:
-            UserError: it does not.
+            UserError: the learners of this host have ended, or given up the session.
         """
         if self._given_up(host):
             raise UserError("all learners of this host have ended")
@@ -168,7 +168,7 @@ class SessionServer:
             close_all(descriptors)
 
     def _listen(self, request: SessionRequest) -> tuple[Router, PendingJoins]:
-        """Return the listener of all sessions with the same terms."""
+        """Return the listener that sessions with the same terms share."""
         wanted = request.place, request.terms.encrypt
         if self._router is None or self._arrivals is None or self._listens != wanted:
             if self._router is not None:
@@ -179,7 +179,7 @@ class SessionServer:
 
 
 def _begins(request: SessionRequest, router: Router) -> bool:
-    """Return True if a session is to be led by this host, the first, and no host leads it yet."""
+    """Return True if the session is to be led by this host, the first, and no host leads it yet."""
     if not request.place.conducts:
         return False
     own = str(router.listener.hello["life"])
@@ -187,7 +187,7 @@ def _begins(request: SessionRequest, router: Router) -> bool:
 
 
 def main() -> None:
-    """Serve the learner that holds the other end of standard input."""
+    """Serve the learner that holds the other end of this process's standard input."""
     leave_signals(signal.SIGHUP)  # it ends with the learners
     with socket.socket(fileno=os.dup(0)) as channel:
         SessionServer(channel).serve()

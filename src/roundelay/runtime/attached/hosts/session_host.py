@@ -55,10 +55,10 @@ SHOWN_PIECE = 1 << 20
 
 @final
 class SessionHost:
-    """This host. The arena is opened anew: its locks are this process's own.
+    """One host in one session, in its process for other hosts. It opens the arena anew, with locks of its own.
 
     Args:
-        descriptor: of the arena, with the rows that its learners have begun with.
+        descriptor: descriptor of the arena, with the rows that its learners have begun with.
     """
 
     shards: tuple[int, ...] = ()
@@ -85,7 +85,7 @@ class SessionHost:
         self.attendance, self.between = arena.view(Attendance), arena.view(BetweenHosts)
         self.columns = SharedColumns(arena)
         self.bell = bell_of_session(arena)
-        """Learners ring it, and threads that hear from other hosts."""
+        """Bell that learners ring, and threads that hear from other hosts."""
         self.model = model_to_evaluate(arena, self.here)
         """The model of all learners, (P,), after a meeting."""
         self._watch = DeathWatch(arena, lambda rank: passes.give_back(arena, rank))
@@ -97,46 +97,46 @@ class SessionHost:
     # Learners ---------------------------------------------------------------------------------------------------------
 
     def living(self) -> list[int]:
-        """Return ranks that live, on all hosts."""
+        """Return the ranks of the learners that live, on all hosts."""
         return self.arena.liveness.living()
 
     @property
     def closed(self) -> bool:
-        """Have all learners of this host left by closing the session?"""
+        """True if all learners of this host have left by closing the session."""
         return bool((self.attendance.left[list(self.here)] == CLOSED).all())
 
     @property
     def left(self) -> bool:
-        """Have all learners of this host been here, and gone?"""
+        """True if all learners of this host have entered the session, and live no more."""
         here = list(self.here)
         return bool(self.attendance.met[here].all()) and not self.arena.liveness.alive[here].any()
 
     def meeting(self) -> list[int]:
-        """Return ranks that live and come to meetings, on all hosts: all but those that are let in and have not
+        """Return the ranks that live and come to meetings, on all hosts: all but those that are let in and have not
         begun."""
         return [rank for rank in self.living() if not self.attendance.entering[rank]]
 
     def entering(self) -> list[int]:
-        """Return the others that live, on all hosts."""
+        """Return the ranks that live, are let in and have not begun, on all hosts."""
         return [rank for rank in self.living() if self.attendance.entering[rank]]
 
     def notice_deaths(self) -> None:
-        """Notice deaths of learners of this host, now and then."""
+        """Notice deaths of learners of this host; not more often than now and then."""
         self._watch.look(self.here)
 
     def waiting(self) -> list[int]:
-        """Return ranks of this host whose learners have come back, and wait to be let in."""
+        """Return the ranks of this host whose learners have come back, and wait to be let in."""
         back, last = self.attendance.back, self.attendance.let_in
         return [rank for rank in self.here if back[rank] != last[rank]]
 
     def processes_back(self) -> list[int]:
-        """Return processes of learners of this host that have come back."""
+        """Return the process ids of learners of this host that have come back."""
         found = self.between.process[list(self.here)]
         return [int(process) for process in found if process]
 
     def let_in(self, ranks: Sequence[int], meeting: int) -> None:
-        """Let learners of this host that have come back train in the segment after that meeting: the last that has
-        been conducted; or, where learners wait for each other, begin with their next step."""
+        """Let `ranks` of this host, which have come back, train in the segment after `meeting`, the last that has been
+        conducted; or, where learners wait for each other, begin with the others' next step."""
         here, attendance = list(ranks), self.attendance
         if self.request.goes_on:
             let_in(self.arena, here)
@@ -147,7 +147,7 @@ class SessionHost:
         publish(attendance.let_in, here, attendance.back[here])
 
     def give_back(self, ranks: Sequence[int]) -> None:
-        """Let others draw the last minibatches of these learners, which are dead."""
+        """Let other learners draw the last minibatches of `ranks`, which are dead."""
         with self.gate:
             if self.arena.descriptor >= 0:
                 with self.arena.queue_lock:
@@ -155,14 +155,14 @@ class SessionHost:
                         passes.give_back(self.arena, rank)
 
     def lose(self, ranks: Sequence[int]) -> None:
-        """Note that the host of these learners is lost."""
+        """Note that the host of the learners `ranks` is lost."""
         for rank in ranks:
             if self.attendance.left[rank] == DIED:
                 self.attendance.left[rank] = HOST_LOST
         self.arena.liveness.mark(list(ranks), False)
 
     def centre_is_at(self, rank: int, made_again: int) -> None:
-        """Note that the centre is with the host of learner `rank`, and was `made_again` so often."""
+        """Note that the centre is on the host of learner `rank`, and how often it was `made_again`."""
         self.between.made_again[0] = made_again
         publish(self.arena.requests.centre, 0, rank)
 
@@ -174,13 +174,13 @@ class SessionHost:
     # Segments ---------------------------------------------------------------------------------------------------------
 
     def begin_gatherings(self) -> None:
-        """Begin gatherings of all learners, at the model of the last one."""
+        """Begin this segment's gatherings of all learners, at the model of the last gathering."""
         with self.arena.queue_lock:
             Gatherings(self.arena.gatherings).begin_part(time.monotonic())
 
     def finish_gatherings(self, meeting: int) -> None:
-        """Wait at gatherings no more for those who have come to meeting `meeting`: where another host led, others do
-        not know that they have finished."""
+        """Let gatherings wait no more for learners that have come to meeting `meeting`: where another host led, others
+        do not know that these have finished."""
         with self.arena.queue_lock:
             Gatherings(self.arena.gatherings).finish(
                 [rank for rank in self.living() if self.attendance.met[rank] >= meeting]
@@ -199,17 +199,17 @@ class SessionHost:
     # Messages of meetings ---------------------------------------------------------------------------------------------
 
     def send_shown(self, to: MonitoredLink, ranks: Sequence[int], as_rank: int | None = None) -> None:
-        """Send the bytes that `ranks` show; as those of all learners there, if `as_rank` is EVERYONE."""
+        """Send another host the bytes that `ranks` show; as those of all learners there, if `as_rank` is EVERYONE."""
         for rank in ranks:
             shown = self.arena.shown(rank).numpy()
             for at in range(0, len(shown), SHOWN_PIECE):
                 to.say(Shown(rank if as_rank is None else as_rank, at), [shown[at : at + SHOWN_PIECE]])
 
     def take_shown(self, message: Shown, ranks: Sequence[int]) -> None:
-        """Take a piece of the bytes that one of `ranks` shows.
+        """Store a piece of the bytes that one of `ranks` shows.
 
         Raises:
-            InvalidMessage: it is for no learner here, or does not fit.
+            InvalidMessage: the piece is of none of `ranks`, or does not fit.
         """
         rank, at = message.rank, message.at
         to = list(ranks) if rank == EVERYONE else [rank]
@@ -219,14 +219,14 @@ class SessionHost:
             self.arena.shown(one)[at : at + len(message.payload)] = torch.frombuffer(message.payload, dtype=torch.uint8)
 
     def send_model(self, to: MonitoredLink, ranks: Sequence[int]) -> None:
-        """Send the model to evaluate to a host with these ranks."""
+        """Send the model to evaluate to the host whose learners are `ranks`."""
         send_vector(to, "mean", place_of_model(range(self.place.learners), ranks), self.model)
 
     def enter_columns(self, message: Columns, ranks: Sequence[int]) -> None:
-        """Take columns of learners that must be among `ranks`.
+        """Store columns that another host has sent, of learners that must be among `ranks`.
 
         Raises:
-            InvalidMessage: they are none.
+            InvalidMessage: the message has no such columns.
         """
         given = message.ranks
         if not set(given) <= set(ranks) or len(set(given)) != len(given):
@@ -234,7 +234,7 @@ class SessionHost:
         self.columns.enter(given, message.everything, bytes(message.payload))
 
     def close(self) -> None:
-        """Close all that the session has here. Safe to call twice."""
+        """Close all files, locks and links that the session has on this host. Safe to call twice."""
         self.links.close()
         self.links.endpoint.close()
         with self.gate:  # threads of links may still be at work on the last words

@@ -49,7 +49,7 @@ ATTACHED_VIEWS: tuple[type[View], ...] = (
 )
 """Views of the arena of attached learners, besides those of every arena."""
 HOSTS_VIEWS: tuple[type[View], ...] = (HostMeanSequences, BellTable, BetweenHosts)
-"""More of them on one of several hosts."""
+"""Further views of the arena on one of several hosts."""
 
 
 def layout_of(
@@ -72,7 +72,7 @@ def layout_of(
 @final
 @dataclass(frozen=True)
 class SessionRequest:
-    """One session, as a host takes part in it."""
+    """Request to this host's process for other hosts to take part in one session, with all it must know of it."""
 
     number: int  # of the session; learners attach in the same order everywhere
     place: HostPlace
@@ -94,7 +94,7 @@ class SessionRequest:
 
     @cached_property
     def strategy(self) -> Strategy:
-        """The strategy."""
+        """The session's strategy, made from its name and options."""
         return make_strategy(*self.of)
 
     @property
@@ -106,7 +106,7 @@ class SessionRequest:
 
     @property
     def terms(self) -> HostTerms:
-        """Terms of this session between hosts."""
+        """Terms of this session that hosts agree on."""
         return HostTerms.of(
             self.options,
             patience_seconds=self.patience_seconds,
@@ -120,7 +120,7 @@ class SessionRequest:
 
     @property
     def outlives_its_leader(self) -> bool:
-        """Does another host lead the session when the first is lost?"""
+        """True if another host leads the session when the first is lost."""
         return may_be_led_by_another(self.strategy, self.goes_on)
 
     def to_json(self) -> dict[str, Any]:
@@ -143,10 +143,10 @@ class SessionRequest:
 
 
 def named(strategy: Strategy) -> tuple[str, dict[str, Any]]:
-    """Return the name and the options of a strategy, by which other processes make it.
+    """Return the name and the options of a strategy, from which other processes make it.
 
     Raises:
-        UserError: it is none of those that hosts know by name.
+        UserError: hosts do not know the strategy by name.
     """
     name, options = strategy.name, dataclasses.asdict(strategy)  # type: ignore[call-overload]
     if STRATEGIES.get(name) is not type(strategy) or make_strategy(name, options) != strategy:
@@ -163,7 +163,8 @@ GRACE_SECONDS = 30.0
 
 @final
 class HostProcess:
-    """The process of this host that speaks to others. It outlives this learner, if other learners of the host do."""
+    """The process of this host that speaks to others, as the host's first learner holds it. It outlives this learner,
+    if other learners of the host do."""
 
     def __init__(self) -> None:
         self._busy = False
@@ -179,12 +180,12 @@ class HostProcess:
 
     @property
     def lives(self) -> bool:
-        """Has it not ended?"""
+        """True if the process has not ended."""
         return self.process.poll() is None
 
     def take_part(self, request: SessionRequest, descriptor: int) -> tuple[dict[int, str], bool]:
-        """Take part in a session, with the arena of that descriptor; return, by rank, the path of the pipe that wakes
-        the carrier of a learner's exchanges, and whether the session runs already, so that this host comes back to it.
+        """Let the process take part in a session, with the arena of `descriptor`. Return, by rank, the path of the pipe
+        that wakes the carrier of a learner's exchanges; and True if this host comes back to a session that runs.
 
         Raises:
             UserError: the hosts do not find each other or do not agree, or the process has ended.
@@ -215,7 +216,7 @@ class HostProcess:
         self._busy = False
 
     def drop(self) -> None:
-        """Drop a minibatch that learners of this host will not begin."""
+        """Give up the session that the process was asked to take part in, for learners will not enter it."""
         self._busy = False
         with suppress(OSError):
             send_fact(self._channel, {"do": "drop"})
@@ -227,7 +228,7 @@ def _started() -> list[HostProcess]:
 
 
 def host_process() -> HostProcess:
-    """Return the process of this host, which is started if it does not run."""
+    """Return the process of this host that speaks to others; start it if it does not run."""
     found = _started()
     if not found or not found[-1].lives:
         found.append(HostProcess())

@@ -36,14 +36,14 @@ Given = tuple[int, passes.Key, int]
 
 @final
 class PassReplica:
-    """Tells the next host of changes in passes."""
+    """Sender of changes in passes over data to the host that would lead next."""
 
     def __init__(self) -> None:
         self._to: RemoteHost | None = None
         self._said = NO_PASSES
 
     def look(self, inside: Sequence[RemoteHost], now: passes.Passes) -> None:
-        """Send changes, if there are any, to the first of the hosts `inside`."""
+        """Send the changes in passes since the last call, if there are any, to the first of the hosts `inside`."""
         to = inside[0] if inside else None
         if to is None:
             return
@@ -56,8 +56,8 @@ class PassReplica:
 
 @final
 class TakingOver:
-    """The beginning of another leader: hosts that live come to it, each with its knowledge. Called under the host's
-    gate, but for `complete`."""
+    """The beginning of another leader, to which the hosts that live come, each with its knowledge of passes. All but
+    `complete` is called under the host's gate."""
 
     def __init__(self, host: SessionHost, hosts: KnownHosts, recent: Sequence[Given]) -> None:
         self._host, self._hosts = host, hosts
@@ -69,13 +69,13 @@ class TakingOver:
         self.read = {rank: int(host.arena.requests.read[rank]) for rank in host.here}
         """By rank, the version of the centre that a learner has read last."""
         self.waiting: list[tuple[RemoteHost, DrawRequest]] = []
-        """Requests that cannot be answered before."""
+        """Requests for minibatches that cannot be answered before this host has taken over."""
 
     def heard(self, remote: RemoteHost, message: Stays) -> None:
-        """Note that a host has come.
+        """Note that a host has come, with what its `message` says of passes.
 
         Raises:
-            InvalidMessage: it names learners of others, or says too little of its own; or its learners have begun a
+            InvalidMessage: it names learners of others, or not all of its own; or its learners have begun a
                 segment together of which this host has not heard (one that led tells the next host first, but its last
                 words may be lost).
         """
@@ -90,7 +90,7 @@ class TakingOver:
         self.conducted[remote.ranks] = message.conducted
 
     def complete(self, inside: Sequence[RemoteHost]) -> bool:
-        """Return True if all awaited hosts are there, or their time is over."""
+        """Return True if all awaited hosts are among those `inside`, or their time is over."""
         there = {remote.ranks for remote in inside} & self.conducted.keys()
         return self._awaited <= there or self.overdue
 
@@ -100,7 +100,7 @@ class TakingOver:
         return time.monotonic() > self._deadline
 
     def settle(self) -> None:
-        """Draw the minibatches of lost learners again."""
+        """Note which learners are lost, and let their last minibatches be drawn again."""
         host = self._host
         here = {*host.here, *(rank for ranks in self.conducted for rank in ranks)}
         lost = [rank for ranks in self._hosts.ranks for rank in ranks if rank not in here]
@@ -109,7 +109,7 @@ class TakingOver:
 
 
 def make_again(host: SessionHost, hosts: HostMembership, read: Mapping[int, int]) -> str:
-    """Make the centre again on this host; return a sentence that says from which vectors. Not under the host's gate.
+    """Make the lost centre again on this host; return a sentence on its sources. Call it without the host's gate.
 
     Args:
         read: by rank, the version of the centre that learners have read last.
