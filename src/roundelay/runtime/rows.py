@@ -452,8 +452,7 @@ class Deferred:
         caller holds the lock of its own row, `mine`. None: there is no exchange to do.
 
         The peer's lock is only tried: a learner that holds its own row waits for no other, so there is no lock order to
-        keep
-        and no deadlock.
+        keep and no deadlock.
         """
         found = self._waiting
         if found is None:
