@@ -51,7 +51,7 @@ def on_host(options: argparse.Namespace) -> None:
 
 
 def ours(options: argparse.Namespace) -> None:
-    """Train as this host's learners of Roundelay, and note their steps a second."""
+    """Train as this host's learners of Roundelay; the host that leads notes how much they exchanged."""
     import talk
 
     from roundelay.algorithms.local_update import Sgd
