@@ -109,7 +109,7 @@ class LocalRendezvous:
         return -1, {}
 
     def tell(self, rank: int, fact: Fact, descriptor: int) -> None:
-        """As the first learner, send learner `rank` the session's facts and a descriptor of the arena."""
+        """Send, as the first learner, the session's facts and a descriptor of the arena to learner `rank`."""
         try:
             send_fact(self._connections[rank], fact, descriptor)
         except OSError as error:
