@@ -54,8 +54,7 @@ def arena(parameters: int) -> Arena:
 
 
 def serve(pipe: Connection, parameters: int, secret: bytes, encrypts: bool) -> None:
-    """Be host 1: send through `pipe` the address where it listens, then, on every request, the CPU time spent so
-    far."""
+    """Be host 1: send through `pipe` the address where it listens, then, on request, its CPU time so far."""
     torch.set_num_threads(1)
     shared = arena(parameters)
     server = ExchangeServer(ExchangeClient(shared, HostNetwork(1, (0, 1), secret), RowLeases()))

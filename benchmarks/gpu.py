@@ -151,8 +151,7 @@ def take_step(network: nn.Module, optimizer: torch.optim.Optimizer, batch: Repea
 
 
 def together(what: Measured, strategy: str, learners: int, hosts: int) -> float:
-    """Return steps a second, summed over processes, of plain loops side by side, or of loops attached under
-    `strategy`."""
+    """Return steps a second, summed over processes, of plain loops, or of loops attached under `strategy`."""
     with tempfile.TemporaryDirectory() as folder:
         own = [__file__, "--workload", what.workload, "--device", what.device, "--steps", str(what.steps)]
         own += ["--learners", str(learners), "--loop", strategy, folder]
@@ -256,8 +255,8 @@ def rival_rank(what: Measured, learners: int, library: str, folder: str, rank: i
 
 
 def speed(mode: str, learners: int, what: Measured, hosts: int = 0) -> tuple[float, str]:
-    """Return steps a second in a mode, and the library used, "" where there is no choice. With `hosts`, of attached
-    loops on as many hosts."""
+    """Return steps a second in a mode (with `hosts`, of loops attached on as many hosts), and the library used or
+    ""."""
     if hosts and mode != "ddp":
         return together(what, mode, learners, hosts), ""
     if mode == "ddp":

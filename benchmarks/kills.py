@@ -74,8 +74,7 @@ class Numbered(Quadratic):
 
 
 def number(batch: Minibatch) -> int:
-    """Return a random number of 32 bits for a minibatch: different multisets of minibatches hardly have the same
-    sum."""
+    """Return a random number of 32 bits for a minibatch: different multisets hardly have the same sum."""
     return int(stream(7, "number", batch.index).integers(1 << 32))
 
 

@@ -197,8 +197,7 @@ def _curve(task: LossTask, notes: Path, alone: bool) -> list[tuple[float, float]
 
 
 def speed(ends: NDArray[np.float64], period: int) -> float:
-    """Return steps a second from `ends`, the second at which each step ended, over whole periods if `period` is
-    given."""
+    """Return steps a second from `ends`, the second of each step's end, over whole periods where there is one."""
     whole = len(ends) // period * period
     if period > 1 and whole:
         return whole / float(ends[whole - 1])

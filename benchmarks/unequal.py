@@ -122,8 +122,7 @@ class Characters:
 
 
 class Hashed(ModuleLearner):
-    """A learner that draws examples by a hash of their numbers, since an order of all of them does not fit in
-    memory."""
+    """A learner that draws examples by a hash of their numbers, since an order of them all does not fit in memory."""
 
     def _drawn(self, batch: Minibatch, plan: EpochPlan) -> NDArray[np.int64]:
         return np.random.default_rng((plan.seed, batch.index)).integers(0, 1 << 40, batch.frames)

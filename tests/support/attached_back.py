@@ -49,7 +49,7 @@ def values(model: nn.Module) -> list[float]:
 
 
 def meet_until_it_is_back(session: Session, folder: Path, others: Sequence[int] = ()) -> None:
-    """Meet until the dead learner is back, all equally often: a learner that a meeting lets in lives for all from then
+    """Meet until the dead learner is back, all equally often: a learner let in at a meeting lives for all from then
     on."""
     dead = {VICTIM, *others}
     until(lambda: dead.isdisjoint(session.living), seconds=100.0)  # else one that has not heard yet would not meet

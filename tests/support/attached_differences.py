@@ -126,8 +126,7 @@ def attached_with(what: str, strategy: str) -> None:
 
 
 def changed_rates(strategy: str, how: str) -> None:
-    """Change learning rates by a schedule, the same on both or after different numbers of minibatches, or by hand on
-    one."""
+    """Change rates by a schedule, the same on both or after different numbers of minibatches, or by hand on one."""
     with session_of(f"{how} rates", strategy, 0.5) as (session, facts):
         schedule = torch.optim.lr_scheduler.ExponentialLR(session.optimizer, 0.7)
         for _ in range(2):

@@ -59,8 +59,7 @@ class HostsOfLearners:
         return out.read(), error.read()
 
     def end(self, *victims: int) -> tuple[str, str]:
-        """Wait until all learners have ended well, except the `victims`, which were killed; return all output and
-        errors."""
+        """Wait until all learners have ended well, `victims` by a kill; return all output and errors."""
         for process in self.running.values():
             process.wait(110)
         said = {rank: self.said(rank) for rank in self.running}

@@ -29,8 +29,7 @@ NAMES = st.text(st.characters(exclude_categories=("Z", "C")), min_size=1, max_si
 
 
 def speechlike(seconds: float, rate: int, name: str = "speech", seed: int = 0) -> npt.NDArray[np.float32]:
-    """Return voiced and unvoiced stretches of changing loudness over a noise floor, quantised to 16 bits: (N,) in [-1,
-    1]."""
+    """Return voiced and unvoiced stretches of changing loudness over a noise floor, 16 bits: (N,) in [-1, 1]."""
     rng = stream(seed, name)
     time = np.arange(round(seconds * rate)) / rate
     pitch = 120 + 30 * np.sin(2 * np.pi * 0.7 * time)

@@ -21,8 +21,7 @@ def decoded(folder: Path, wrong: dict[str, int], words: int = 10, split: str = "
 
 
 def two(folder: Path, worse: int) -> list[Path]:
-    """Write two runs, of which the second has up to `worse` errors more in each of forty utterances; return their
-    folders."""
+    """Write two runs, the second with up to `worse` errors more in each of forty utterances; return their folders."""
     rng = stream(0, "errors")
     first = {f"u{i}": int(rng.integers(0, 3)) for i in range(40)}
     second = {name: errors + int(rng.integers(0, worse + 1)) for name, errors in first.items()}

@@ -51,8 +51,7 @@ def undisturbed(folder: Path, strategy: str, learners: int, *options: str) -> li
 
 
 def bound(losses: Sequence[float]) -> float:
-    """Return the largest held-out loss to accept beside `losses`, of a few seeds: the worst, and as much again as they
-    differ."""
+    """Return the largest held-out loss to accept beside `losses`, of a few seeds: the worst plus their difference."""
     return max(losses) + max(max(losses) - min(losses), 0.1 * max(losses))
 
 
@@ -143,8 +142,7 @@ class HostTraining:
             return None
 
     def until(self, condition: Callable[[Live], Any], what: str) -> Live:
-        """Wait until the run's state fulfils `condition`, and return the state; `what` names the condition in
-        errors."""
+        """Wait until the run's state fulfils `condition`, which is `what` in words; return the state."""
         deadline = time.monotonic() + self.patience
         while time.monotonic() < deadline:
             live = self.live()

@@ -44,8 +44,7 @@ def free_port() -> int:
 
 
 def place(sizes: Sequence[int], host: int, port: int, later: int = 0) -> HostPlace:
-    """Return the place of host number `host`, where hosts have `sizes` learners each, and `later` more learners may
-    join."""
+    """Return the place of host number `host`, where hosts have `sizes` learners, of which `later` may join later."""
     first = sum(sizes[:host])
     ranks = tuple(range(first, first + sizes[host]))
     listen = ("127.0.0.1", 0 if host else port)

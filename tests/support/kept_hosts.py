@@ -44,8 +44,7 @@ class KeptHost:
         self.busy = True
 
     def end(self, seconds: float) -> tuple[int, str]:
-        """Wait until the run has ended; return its exit status and its output. After `seconds` the process is
-        killed."""
+        """Wait until the run has ended, for `seconds` before a kill; return its exit status and its output."""
         said: list[str] = []
         deadline = time.monotonic() + seconds
         while True:

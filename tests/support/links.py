@@ -84,8 +84,7 @@ def put(link: Link, data: bytes) -> None:
 
 @contextmanager
 def putting(link: Link, data: bytes) -> Iterator[None]:
-    """Send `data` over the link's socket while the body lasts: it may be more than the kernel keeps until it is
-    read."""
+    """Send `data` over the link's socket while the body lasts: it may be more than the kernel's buffer holds."""
 
     def write() -> None:
         with suppress(LinkClosed):

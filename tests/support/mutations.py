@@ -14,8 +14,7 @@ _NUMBERS = [struct.pack("<i", n) for n in (-1, 0, 1, 2**31 - 1, -(2**31), 65536)
 
 @st.composite
 def damaged(draw: st.DrawFn, whole: bytes) -> bytes:
-    """Draw `whole` with up to four changes: bytes changed, taken out, put in, numbers put over others, the end cut
-    off."""
+    """Draw `whole` with up to four changes: bytes changed, taken out, put in, numbers overwritten, the end cut off."""
     data = bytearray(whole)
     for _ in range(draw(st.integers(1, 4))):
         at = draw(st.integers(0, max(0, len(data) - 1)))

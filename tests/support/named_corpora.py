@@ -61,8 +61,7 @@ def sphere(
     declared: int | None = None,
     fields: str = "",
 ) -> Path:
-    """Write a SPHERE file of mu-law samples, with `declared` samples in its header if that is given; return its
-    path."""
+    """Write a SPHERE file of mu-law samples, whose header tells of `declared` samples if given; return its path."""
     samples = np.stack(channels, axis=1).reshape(-1)
     header = (
         "NIST_1A\n   1024\n"
@@ -80,8 +79,7 @@ Turns = list[tuple[str, float, float, list[str]]]
 
 
 def call(path: Path, rng: np.random.Generator, turns: int, coding: str = "ulaw") -> Turns:
-    """Write a call of short turns, A and B in turn, as two channels of a SPHERE file; return who says what, and
-    when."""
+    """Write a call of turns, A and B in turn, as two channels of a SPHERE file; return who says what, and when."""
     pieces: tuple[list[Float64], list[Float64]] = ([], [])
     told: Turns = []
     now = 0.0

@@ -42,7 +42,7 @@ class HandLock(Lock):
 
 
 class Notes(ClockedBackend):
-    """The backend of learner 0 of three, which notes what it is asked for. A primitive takes one second, a gradient
+    """Backend of learner 0 of three, which notes what it is asked for. A primitive takes one second, a gradient
     four."""
 
     def __init__(self) -> None:

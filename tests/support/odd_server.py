@@ -95,7 +95,7 @@ def stalled(server: OddServer, data: bytes, at: int, **headers: str) -> Answer:
 
 
 def ranged(data: bytes, etag: str, at: int | None = None, claimed: int = 0) -> Answer:
-    """Return an answer by the standard: the range, unless If-Range names another version; it ends after `at` bytes if
+    """Return an answer by the standard: the range, unless If-Range names another version; ends after `at` bytes if
     given.
 
     `claimed` is added to the range that the answer says it is.

@@ -100,7 +100,7 @@ def simulated(
     stragglers: tuple[Straggler, ...] = (),
     scattered: Tensor | None = None,
 ) -> Ended:
-    """Simulate the epoch of `paper` by strategy `name` (support.clusters), all learners equally fast unless told
+    """Simulate the epoch of `paper` by strategy `name` (support.clusters); learners are equally fast unless told
     otherwise.
 
     `scattered` (L, P) are rows to begin with.

@@ -22,8 +22,7 @@ _TEMPLATES: list["_Template"] = []
 
 
 def environment(**more: object) -> dict[str, str]:
-    """Return the environment variables of a process that finds the modules of the tests, and computes with one
-    thread."""
+    """Return environment variables of a process that finds the modules of the tests, and computes with one thread."""
     paths = [str(TESTS), str(TESTS.parent / "src"), *filter(None, sys.path)]
     ours = {"OMP_NUM_THREADS": "1", "PYTHONPATH": os.pathsep.join(paths)}
     return {**os.environ, **ours, **{name: str(value) for name, value in more.items()}}

@@ -80,8 +80,7 @@ def move(model: nn.Module, sign: int, moves: list[Tensor], way: str) -> None:
 
 
 def sharpness_by_hand(model: nn.Module, optimizer: Optimizer, loss: Loss, x: Tensor, y: Tensor, way: str) -> None:
-    """Take one step as written in a loop; `way` as in `move`: "named" and "data" return by a difference, which
-    rounds."""
+    """Take one step as in a loop; `way` as in `move`: "named" and "data" return by a difference, which rounds."""
     optimizer.zero_grad()
     torch.autograd.backward(loss(model, x, y))
     moves = [p.grad.clone() for p in model.parameters() if p.grad is not None]

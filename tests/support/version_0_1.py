@@ -50,8 +50,7 @@ def exact_job(trace: Path) -> Job:
 
 def arithmetic() -> str:
     """Return a digest of a small network's gradients, by torch alone: it differs where a processor, or another torch,
-    rounds
-    its sums otherwise than the machine that recorded the run in the folder `speech`."""
+    rounds its sums otherwise than the machine that recorded the run in the folder `speech`."""
     rng = stream(0, "arithmetic")
     network = nn.Sequential(nn.Linear(72, 8), nn.ReLU(), nn.Linear(8, 27))
     found = hashlib.blake2b(digest_size=16)

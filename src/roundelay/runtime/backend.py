@@ -42,8 +42,7 @@ class Backend(ABC):
 
     @abstractmethod
     def draw(self, group: tuple[int, ...]) -> Minibatch | Later | None:
-        """Return the learner's next minibatch of the segment, None at its end; `group` are the ranks that draw
-        together."""
+        """Return the next minibatch of the segment, None at its end; `group` are the ranks that draw together."""
 
     def announce(self, effect: GradMean) -> OnReady | None:
         """Announce a gradient that is still to be computed to its mean. Return a function to call with the element from

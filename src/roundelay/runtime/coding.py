@@ -65,8 +65,7 @@ class CodedRule:
         self._codec, self._rule = request.codec, rule
 
     def apply(self, mine: Tensor, theirs: Tensor, my_error: Tensor | None, their_error: Tensor | None) -> None:
-        """Apply the rule in place to both chunks (C,), and to `my_error` and `their_error`, what the codec left out of
-        each."""
+        """Apply the rule in place to both chunks (C,), and to the part that the codec left out of each."""
         m, t_there = torch.empty_like(mine), torch.empty_like(theirs)
         self._codec.send(mine, my_error, m)
         self._codec.send(theirs, their_error, t_there)

@@ -198,8 +198,7 @@ def everyone(learners: int) -> tuple[int, ...]:
 def _local_step(
     snapshot: SnapshotBuffer, vectors: LearnerVectors, optimizer: LocalOptimizer, scalars: NDArray[np.float64]
 ) -> LocalStep:
-    """Return the kind of step that suits optimizer and device: by chunks, by parameters, or in one pass over the
-    row."""
+    """Return the kind of step that suits optimizer and device: by chunks, by parameters, or over the whole row."""
     copy = None if vectors.snapshot is None else snapshot.vector
     if (one_pass := optimizer.attach_copying(vectors.row.vector, vectors.memory, copy)) is not None:
         return OnePassStep(one_pass)

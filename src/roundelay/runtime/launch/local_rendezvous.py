@@ -94,8 +94,7 @@ class LocalRendezvous:
         return [facts[rank] for rank in sorted(facts)]
 
     def _welcome(self, connection: socket.socket) -> tuple[int, Fact]:
-        """Return the rank and the facts of a learner that has connected; rank -1 if it is no learner of this
-        session."""
+        """Return rank and facts of a learner that has connected; rank -1 if it is no learner of this session."""
         try:
             if peer_user(connection) == os.geteuid():
                 fact, descriptors = receive_fact(connection)
@@ -116,8 +115,7 @@ class LocalRendezvous:
             raise self._ended(rank) from error
 
     def enter(self, fact: Fact) -> tuple[Fact, int]:
-        """Tell the first learner this one's rank and facts; return the first one's facts, and a descriptor of the
-        arena."""
+        """Tell the first learner this one's rank and facts; return its facts, and a descriptor of the arena."""
         first = self._first
         deadline = time.monotonic() + self._seconds * (1 if self._world.place is None else 2)  # it waits for others
         connection = self._connections[first] = self._connect(deadline)

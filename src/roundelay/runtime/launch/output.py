@@ -45,8 +45,7 @@ class Outlet:
             self._pending += line
 
     def pump(self) -> None:
-        """Write as many of the waiting lines as is possible without waiting: PIPE_BUF bytes do not block if there is
-        room for them."""
+        """Write as many lines as is possible without waiting: PIPE_BUF bytes do not block if there is room for them."""
         while self._pending and self._watch.poll(0):
             try:
                 written = os.write(self.descriptor, self._pending[: select.PIPE_BUF])

@@ -206,8 +206,7 @@ class _Started:
         return None if others else (rank, self._failed.pop(rank, 0))
 
     def again(self, rank: int) -> str:
-        """Start failed learner `rank` again, if a restart is left; return words on the restart, "" if there was
-        none."""
+        """Start failed learner `rank` again, if a restart is left; return words on the restart, or ""."""
         if not self._left:
             return ""
         self._left -= 1

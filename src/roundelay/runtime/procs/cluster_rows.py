@@ -111,8 +111,7 @@ class ClusterRows:
         return glanced_distance([self._rows[rank].vector for rank in holders])
 
     def state(self) -> ClusterState:
-        """Return a copy of the state of all learners; for a dead learner, the state that its replacement would begin
-        with."""
+        """Return a copy of all learners' state; for a dead learner, that which its replacement would begin with."""
         living, learners = self.living(), range(self._cluster.learners)
         source = [rank if rank in living else self.source(rank, living) for rank in learners]
         names = ("row", *self._memory)

@@ -209,8 +209,7 @@ class ProcsRuntime(Runtime):
         self.processes.begin_segment()
 
     def begin_gatherings(self) -> None:
-        """Begin the gatherings of a part of a segment for all learners; of several hosts, before any begins the
-        part."""
+        """Begin the gatherings of a part of a segment for all learners, before any host begins the part."""
         self._gatherings.begin_part(wall_clock())
 
     def part(
@@ -284,8 +283,7 @@ class ProcsRuntime(Runtime):
         return self.processes.send(ranks, json.dumps(self._orders).encode())
 
     def _promote(self, wanted: Sequence[int]) -> list[int]:
-        """Let replacements of the ranks `wanted` that are ready take their places; return the ranks of those that
-        did."""
+        """Let ready replacements of the ranks `wanted` take their places; return the ranks of those that did."""
         return self.processes.promote(wanted, self._trace, self._orders["number"])
 
     def _collect(self, ranks: Iterable[int], watch: Watch) -> dict[int, SegmentAnswer]:
@@ -363,8 +361,7 @@ class ProcsRuntime(Runtime):
             arena.queue.stop_round[0] = min(int(arena.queue.stop_round[0]), self.cluster.stop_round(reached))
 
     def process_ids(self) -> list[int]:
-        """Return the process ids of this host's learners, by rank; a replacement's where a learner is being
-        replaced."""
+        """Return the process ids of this host's learners, by rank; of a learner being replaced, its replacement's."""
         return self.processes.process_ids(self.here)
 
     def living(self) -> list[int]:

@@ -53,8 +53,7 @@ def start(preload: Sequence[str]) -> None:
 
 
 def end_with_server() -> None:
-    """Have this process, a fork of the server, end when the server ends. Processes that this one starts later are no
-    forks of that server."""
+    """Have this process, a fork of the server, end with it. Processes that it starts are no forks of that server."""
     held = vars(forkserver)["_forkserver"]
     if (alive := getattr(held, "_forkserver_alive_fd", None)) is not None:
         os.close(alive)

@@ -57,8 +57,7 @@ class Member:
 
     @property
     def killed(self) -> bool:
-        """True if a signal ended the process: a replacement may live, while a process that ended by itself will do so
-        again."""
+        """True if a signal ended the process: a replacement may live; of one that ended by itself it would end too."""
         return (self.process.exitcode or 0) < 0
 
     def let_go(self) -> None:
@@ -94,8 +93,7 @@ def start_member(spec: WorkerSpec) -> Member:
 
 
 def end(members: Mapping[int, Member], at_once: set[int]) -> None:
-    """Stop the processes of all `members`, by rank; those of the ranks `at_once`, which would not listen yet, by a
-    kill."""
+    """Stop the processes of all `members`; those of the ranks `at_once`, which would not listen yet, by a kill."""
     for rank, member in members.items():
         if rank in at_once:
             member.process.kill()

@@ -132,8 +132,7 @@ class LearnerProcesses:
         self._started = True
 
     def begin_segment(self) -> None:
-        """Forget deaths and replacements that `tell` has returned; those since then belong to the segment that
-        begins."""
+        """Forget deaths and replacements that `tell` has returned; those since then count for the new segment."""
         lost, joined = self._told
         self.lost, self.joined, self.redrawn, self._told = self.lost[lost:], self.joined[joined:], 0, (0, 0)
 
@@ -149,8 +148,7 @@ class LearnerProcesses:
     # Messages ---------------------------------------------------------------------------------------------------------
 
     def send(self, ranks: Iterable[int], orders: bytes) -> list[int]:
-        """Send `orders` to the learners `ranks`; return the ranks that they were sent to. The dead among them are
-        reaped."""
+        """Send `orders` to the learners `ranks`, and reap the dead among them; return the ranks they were sent to."""
         sent = []
         for rank in ranks:
             try:
@@ -217,8 +215,7 @@ class LearnerProcesses:
                 self.redrawn += queue.give_back(self._arena, rank)
 
     def _replace(self, rank: int) -> bool:
-        """Start a replacement for dead learner `rank`, if one more may be started and a learner is left to copy
-        from."""
+        """Start a replacement for dead learner `rank`, if one more is allowed and a learner is left to copy from."""
         if not self._replaces or not self._left:
             return False
         if self._started and not self._rows.living():

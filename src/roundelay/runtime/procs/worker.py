@@ -145,8 +145,7 @@ class Worker:
         self._lanes = 0  # segments that had one
 
     def segment(self, command: dict[str, Any]) -> SegmentAnswer:
-        """Run the strategy's coroutine for one segment, as `command` says, to its end; return the answer for the
-        parent."""
+        """Run the strategy's coroutine for the segment in `command`, to its end; return the answer for the parent."""
         plan = SegmentPlan.from_json(command)
         self._work.begin_segment(plan.epoch)
         self.me.begin_segment(plan, tuple(command["living"]), self._strategy.traits.ages)

@@ -158,8 +158,7 @@ class DeviceMeans(Means):
         super().publish_gradient(weight, group)
 
     def announce_gradient(self, weight: float, group: Sequence[int], at: Tensor) -> Callable[[int], None]:
-        """Announce a gradient that is still to be computed; never None, for the result overwrites no gradient's
-        point."""
+        """Announce a gradient that is still to be computed; never None, since the mean has a place of its own."""
         self._laid = len(self._own)
         self.publish_gradient(weight, group)
         return self._lay

@@ -84,7 +84,7 @@ class Means:
         forwards: bool = False,
         goes_on: bool = False,
     ) -> None:
-        """Make the part of learner `rank`. `here` are the learners of this host (None: all); if it `forwards`,
+        """`here` are the learners of this host (None: all); if it `forwards`,
         runtime/hosts/means.py sends vectors of theirs to learners of other hosts that read them; if it `goes_on`,
         members that die are left out."""
         self._far = set() if here is None else set(range(arena.layout.learners)) - set(here)

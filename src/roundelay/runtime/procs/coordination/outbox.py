@@ -119,8 +119,7 @@ class Outbox:
         self._send(PeerRequest())  # requests of an earlier learner in this place come to nothing
 
     def takes(self, row: int) -> bool:
-        """Return True if `row` belongs to another host; if it is a centre that is lost, first wait until it is made
-        again.
+        """Return True if `row` belongs to another host; if it is a lost centre, first wait until it is made again.
 
         Raises:
             TimeoutError: the centre is not made again within the learner's patience.

@@ -44,8 +44,7 @@ class PassTables(View):
 def draw(arena: Arena, rank: int, key: Key, pieces: int, segment: int = 0, keep: int = 0) -> int | None:
     """Return the number of the next minibatch of pass `key`, which has `pieces`, for learner `rank` in segment
     `segment`; None at the end of the pass. Of the minibatches that the learner drew from this pass before, all but the
-    last `keep` count as trained, and so do all of earlier passes of the same sampler. With `pieces` 0 nothing is
-    drawn."""
+    last `keep` count as trained, and so do all of earlier passes of the same sampler. 0 `pieces`: draw nothing."""
     with arena.queue_lock:
         tables = arena.view(PassTables)
         slot = _slot(tables, key)

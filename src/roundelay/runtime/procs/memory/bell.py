@@ -49,8 +49,7 @@ class Bell:
             self._call(self._number, self._word, _WAKE, _ALL, None)
 
     def heard(self) -> int:
-        """Return the number of rings so far, for `wait`; call this before looking whether there is anything to wait
-        for."""
+        """Return the number of rings so far, for `wait`; call this before checking what is waited for."""
         return 0 if self._rings is None else int(self._rings[0])
 
     def wait(self, heard: int, seconds: float) -> None:

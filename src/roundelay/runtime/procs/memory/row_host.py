@@ -178,8 +178,8 @@ def _storage(said: Any, parameters: int) -> Any:
 
 
 def _open_checked(path: Any, check: Callable[[str, os.stat_result], None], flags: int) -> int:
-    """Open the file that another process has open as `path`, /proc/PID/fd/N, if `check` accepts it; return a
-    descriptor."""
+    """Return a descriptor of the file that another process has open as `path`, /proc/PID/fd/N, if `check` accepts
+    it."""
     if not isinstance(path, str) or not re.fullmatch(r"/proc/[0-9]+/fd/[0-9]+", path):
         raise ValueError(f"{path!r} is no descriptor of another process")
     check(path, os.stat(path))  # before it is opened, which alone may do something to a device
