@@ -21,7 +21,7 @@ from roundelay_speech.models.blstm import Blstm, BlstmConfig
 
 RATE, MOMENTUM = 0.01, 0.9
 FRAMES = 21
-"""Of a subsequence."""
+"""Number of frames of a subsequence."""
 Batch = tuple[Inputs, Tensor]
 """A minibatch: inputs, and targets by example."""
 

@@ -213,7 +213,7 @@ def idle(strategy: str) -> None:
 
 
 def unclosed() -> None:
-    """It is not closed before the process ends; nor is one that fails, which says so itself, or one left in silence."""
+    """Leave sessions unclosed when the process ends: a usual one, one that fails, and one that is left in silence."""
     for how in ("fails", "open", "exits"):
         with case(f"unclosed {how}"), suppress(SystemExit):
             model = mlp()

@@ -155,7 +155,7 @@ def auto(mesh: DeviceMesh | None) -> None:
 
 
 def shared(mesh: DeviceMesh | None) -> None:
-    """Batches that go to whoever is free; a gradient that is not finite in one process; a save and what follows it."""
+    """Train batches that go to a free learner, with a gradient that is not finite in one process; save, and go on."""
     loop = Loop(mesh, "adpsgd")
     with loop.session as session:
         seen = []

@@ -25,7 +25,7 @@ from roundelay.runtime.launch.world import learners as learners_of_environment
 
 FORWARDED = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP, signal.SIGQUIT, signal.SIGUSR1, signal.SIGUSR2)
 ENDING = {signal.SIGINT, signal.SIGTERM, signal.SIGHUP, signal.SIGQUIT}
-"""Those of the signals after which learners should end."""
+"""Signals after which learners should end."""
 ENDING_SECONDS = 10.0
 """Seconds that learners may take to end after the launcher was told to end."""
 WATCH_SECONDS = 0.05
@@ -181,7 +181,7 @@ class _Started:
         self._left, self._groups = restarts, groups
         self.processes: list[subprocess.Popen[bytes]] = []
         self.running: dict[str, subprocess.Popen[bytes]] = {}
-        """By name; the code that sees the end of one takes it out."""
+        """Running processes by name; the code that sees the end of one takes it out."""
         self._failed: dict[int, int] = {}  # status of the first process of a learner that failed
 
     def start(self, rank: int) -> None:

@@ -75,7 +75,7 @@ def check_may_go_on(strategy: Strategy, option: str = "training.on_death") -> No
 
 
 REPLACE = Deaths()
-"""Another takes its place, where the strategy can go on."""
+"""The usual meaning of a death: a replacement takes the learner's place, where the strategy can go on."""
 
 
 @final
@@ -98,7 +98,7 @@ class LearnerProcesses:
         self._started = False
         self._told = 0, 0  # deaths and replacements
         self.pending: dict[int, bool] = {}
-        """Replacements by rank: is it ready to take its place?"""
+        """Pending replacements by rank: True if one is ready to take its place."""
         self.lost: list[Lost] = []
         """Deaths in this segment, and since the last one was over."""
         self.joined: list[Joined] = []

@@ -77,7 +77,7 @@ def _nccl(store: Store, place: GroupPlace) -> Any:
 
 
 OPENED: Mapping[Library, Callable[[Store, GroupPlace], Any]] = {"gloo": _gloo, "nccl": _nccl}
-"""By library, the maker of a process group, whose ends find each other by a store."""
+"""Makers of process groups, whose ends find each other by a store; by library."""
 
 
 BUCKET = 25 * 2**18
@@ -95,7 +95,7 @@ class MeansLibrary:
 
 
 USUAL_LIBRARY = MeansLibrary()
-"""The usual one of the machine."""
+"""The library that is usual on this machine."""
 
 
 @dataclass(frozen=True)

@@ -35,7 +35,7 @@ LEFT_OUT = -2
 
 
 BY_RUN = "*"
-"""In the place of the memory of a codec: the run has chosen it, so each end keeps the part left out by itself."""
+"""Name in place of a codec's memory where the run has chosen the codec: each end keeps the part left out by itself."""
 Factor = Annotated[float, Range(0, 1)]
 
 

@@ -29,7 +29,7 @@ from torch import Tensor
 from roundelay.runtime.rows import Lock
 
 _TRIED: dict[int, bool] = {}
-"""By address: did the driver take it?"""
+"""Memory given to the driver to register, by address: True if the driver took it."""
 
 
 def pinned(vector: Tensor) -> Tensor:

@@ -76,7 +76,7 @@ class RowHost:
         assert process.stdin is not None
         assert process.stdout is not None
         self.process = process
-        """It outlives this one."""
+        """The row host's process, which outlives this one."""
         with suppress(BrokenPipeError):
             process.stdin.write(json.dumps(vars(wanted)).encode() + b"\n")
             process.stdin.flush()
