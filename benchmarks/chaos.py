@@ -64,7 +64,7 @@ MOST_CALLS = 10
 
 
 def processes(mark: str) -> list[int]:
-    """Those of a call that are alive."""
+    """Return the ids of living processes that belong to the call marked `mark`."""
     found = []
     for folder in Path("/proc").glob("[0-9]*"):
         with suppress(OSError):
@@ -75,7 +75,7 @@ def processes(mark: str) -> list[int]:
 
 @dataclass
 class Chaos:
-    """One run, in `folder`, which holds a recipe."""
+    """One run under faults, in `folder`, which holds a recipe."""
 
     folder: Path
     seed: int
@@ -96,7 +96,7 @@ class Chaos:
         sys.exit(f"seed {self.seed}, {self.strategy}: {why}\n{'; '.join(self.happened)}\n{self.said[-6000:]}")
 
     def call(self, fault: str) -> int:
-        """Give the command; return its exit status."""
+        """Run the command once, under a fault; return its exit status."""
         mark = f"{os.getpid()}-{self.seed}-{len(self.happened)}"
         slow = [f"--straggler={rank}:+0.01" for rank in range(self.learners)]
         words = ["train", "recipe.yaml", "--exp", str(self.exp), "--strategy", self.strategy, *slow, *self.options]
@@ -166,7 +166,7 @@ class Chaos:
             os.kill(process, number)
 
     def check_json(self) -> None:
-        """All that lies in the directory is JSON, without NaN."""
+        """Check that every JSON file in the run's directory is JSON, without NaN."""
         for path in [*self.exp.rglob("*.json"), *self.exp.rglob("*.jsonl")]:
             text = path.read_text()
             lines = text.splitlines() if path.suffix == ".jsonl" else [text]
@@ -179,7 +179,7 @@ class Chaos:
                         self.fail(f"{path}:{place}: {error}: {line[:200]!r}")
 
     def run(self) -> str:
-        """Run to the end; return a line of the table."""
+        """Repeat the command until the run has ended; return a line of the table."""
         faults = [str(name) for name in self.drawn.choice(FAULTS, int(self.drawn.integers(2, MOST_FAULTS + 1)))]
         for number in range(MOST_CALLS):
             fault = faults[number] if number < len(faults) else ""
@@ -217,7 +217,7 @@ class Chaos:
 
 
 def may_be(fault: str) -> Sequence[int]:
-    """Exit statuses of a call to which this has happened, beside 0: the fault may have come too late."""
+    """Return the exit statuses that a call may have after `fault`, beside 0, since the fault may come too late."""
     return {
         "kill a learner": (2,),
         "kill the parent": (-signal.SIGKILL,),

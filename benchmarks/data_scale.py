@@ -3,10 +3,12 @@
     python benchmarks/data_scale.py                       # 100, 1,000 and 10,000 hours in sparse files
     python benchmarks/data_scale.py --order shuffle --hours 10 30 --models dnn cldnn conformer
 
-Allowed, and said of each whether it holds: 200 MB a learner beyond the model, 1 s at an epoch's start, 2 % of a step
+Allowed, and reported for each line whether it holds: 200 MB a learner beyond the model, 1 s at an epoch's start, 2 % of
+a step
 for getting its minibatch.
 
-Every line is a process of its own, one thread. Memory is that which it alone holds (RssAnon) beyond a learner that
+Every line is a process of its own, one thread. Memory is that which the process alone holds (RssAnon) beyond a learner
+that
 trains the same model on 36 seconds; pages of files that are mapped belong to all processes of the host, and are given
 beside it. An epoch's start is its order, the first window, and its first minibatch. Waiting is the mean over all
 minibatches of two windows, arranging them included, in processor time; gradients are the median of some.
@@ -52,7 +54,7 @@ RUNS = tuple(field.name for field in fields(LabelledRuns))
 
 
 def make_corpus(folder: Path, hours: float) -> None:
-    """Utterances of 2 to 20 seconds, 100 a speaker; features and labels are holes in files."""
+    """Write a corpus of utterances of 2 to 20 seconds, 100 a speaker, whose features and labels are holes in files."""
     drawn = np.random.default_rng(0)
     sizes = drawn.integers(200, 2000, max(3, round(hours * 360_000 / 1100)))
     offsets = np.concatenate([[0], np.cumsum(sizes)])
@@ -71,7 +73,7 @@ def make_corpus(folder: Path, hours: float) -> None:
 
 
 def open_corpus(folder: Path) -> tuple[FeatureStore, Any, LabelledRuns]:
-    """Features, labels and labelled frames as a learner maps them."""
+    """Return the features, the labels and the labelled frames of a corpus, mapped as by a learner."""
     of = {path.stem: mapped(path) for path in folder.glob("*.npy")}
     speakers = SpeakerStats((), of["mean"], of["std"], np.zeros(0, np.int64))
     store = FeatureStore(folder, of["features"], (), of["offsets"], of["speakers"], speakers, 16_000, {})
@@ -79,14 +81,14 @@ def open_corpus(folder: Path) -> tuple[FeatureStore, Any, LabelledRuns]:
 
 
 def held() -> tuple[float, float]:
-    """MB that this process alone holds, and MB of files that it has mapped."""
+    """Return the MB that this process alone holds, and the MB of files that it has mapped."""
     status = dict(line.split(":", 1) for line in Path("/proc/self/status").read_text().splitlines())
     return int(status["RssAnon"].split()[0]) / 1e3, int(status["RssFile"].split()[0]) / 1e3
 
 
 @dataclass(frozen=True)
 class Found:
-    """Measurements of one learner: MB, seconds."""
+    """Measurements of one learner, in MB and seconds."""
 
     private: float
     mapped: float
@@ -96,7 +98,7 @@ class Found:
 
 
 def measure(folder: Path, model: str, order: OrderName, times: int) -> Found:
-    """A learner's first steps in an epoch, and in two more of its windows."""
+    """Measure a learner's first steps in an epoch, and its steps in two more windows."""
     config, minibatch = MODELS[model]
     store, labels, runs = open_corpus(folder)
     network = config.network(FILTERS, STATES)
@@ -130,7 +132,7 @@ def measure(folder: Path, model: str, order: OrderName, times: int) -> Found:
 
 
 def apart(*arguments: str) -> Found:
-    """Measured in a process of its own."""
+    """Return what `measure` finds in a process of its own, started with these command-line arguments."""
     command = [sys.executable, __file__, "--one", *arguments]
     environment = {**os.environ, "OMP_NUM_THREADS": "1"}
     run = subprocess.run(command, check=True, capture_output=True, text=True, env=environment)
@@ -138,7 +140,7 @@ def apart(*arguments: str) -> Found:
 
 
 def at_scale(hours: list[float], models: list[str], order: OrderName, times: int) -> bool:
-    """Print a line for each; return True if all is as allowed."""
+    """Print a line for each number of hours and model; return True if every measurement is within what is allowed."""
     print(f"order {order}; allowed: {ALLOWED_MB:.0f} MB, {ALLOWED_START:g} s, {ALLOWED_WAIT:.0%}")
     print(
         f"{'hours':>8} {'model':16}{'MB':>8}{'mapped':>8}{'start, s':>10}{'data, ms':>10}{'gradient':>10}{'waits':>8}"

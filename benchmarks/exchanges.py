@@ -43,7 +43,7 @@ CARRIAGES = {
 
 
 def arena(parameters: int) -> Arena:
-    """One host's, with rows for both learners."""
+    """Return the arena of one host, with rows of `parameters` elements for both learners."""
     layout = Layout(2, parameters)
     descriptor = create_file(layout)
     found = Arena(descriptor, layout, PATIENCE)
@@ -54,7 +54,7 @@ def arena(parameters: int) -> Arena:
 
 
 def serve(pipe: Connection, parameters: int, secret: bytes, encrypts: bool) -> None:
-    """Host 1: says where it listens, then its time spent whenever it is asked."""
+    """Be host 1: send through `pipe` the address where it listens, then, on request, its CPU time so far."""
     torch.set_num_threads(1)
     shared = arena(parameters)
     server = ExchangeServer(ExchangeClient(shared, HostNetwork(1, (0, 1), secret), RowLeases()))
@@ -73,7 +73,7 @@ def serve(pipe: Connection, parameters: int, secret: bytes, encrypts: bool) -> N
 
 
 def measure(row_format: RowFormat, parameters: int, rows: int, encrypts: bool) -> dict[str, float]:
-    """Of one row."""
+    """Return the costs of exchanging one whole row, by name: medians over `rows` such exchanges."""
     secret = secrets.token_bytes(32)
     context = multiprocessing.get_context("spawn")
     ours, theirs = context.Pipe()
@@ -113,7 +113,7 @@ def measure(row_format: RowFormat, parameters: int, rows: int, encrypts: bool) -
 
 
 def main() -> None:
-    """Measure and print."""
+    """Measure exchanges in every row format, and print their costs."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--parameters", type=int, default=12_500_000)
     parser.add_argument("--rows", type=int, default=5, help="whole rows to carry (5)")

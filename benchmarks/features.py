@@ -27,7 +27,7 @@ GOAL = 0.8  # hours of audio per second and core
 
 
 def corpus(folder: Path, hours: float, seconds: float, rate: int, form: str) -> list[Utterance]:
-    """Utterances of noise under a slow loudness, 16 bits."""
+    """Write WAV files of noise of slowly changing loudness, 16 bits; return their utterances."""
     rng = stream(0, "noise")
     samples = round(seconds * rate)
     loudness = 0.1 + 0.1 * np.sin(np.arange(samples) * (2 * np.pi * 3 / rate))
@@ -45,7 +45,7 @@ def corpus(folder: Path, hours: float, seconds: float, rate: int, form: str) -> 
 
 
 def measured(utterances: list[Utterance], folder: Path, workers: int) -> tuple[float, float]:
-    """Seconds of the clock, and of this process's processor time, for a store made anew."""
+    """Return the seconds on the clock, and of this process's processor time, that making a feature store takes."""
     with tempfile.TemporaryDirectory(dir=folder) as out:
         clock, processor = time.perf_counter(), time.process_time()
         compute_features(utterances, Path(out), FbankConfig(), Silent(), audio=AudioFolder(folder), workers=workers)
@@ -53,7 +53,7 @@ def measured(utterances: list[Utterance], folder: Path, workers: int) -> tuple[f
 
 
 def main() -> None:
-    """Measure and print."""
+    """Measure feature extraction in one process and on every core, and print the rates."""
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--hours", type=float, default=2.0)
     parser.add_argument("--seconds", type=float, default=12.0, help="of an utterance")
@@ -84,7 +84,7 @@ def main() -> None:
 
 
 def report(what: str, rates: list[float]) -> None:
-    """One line: best, median, and the ratio of the best to the goal."""
+    """Print one line: best and median of `rates`, and the ratio of the best to the goal."""
     best = max(rates)
     print(f"{what}: {best:.2f} h/s (median {statistics.median(rates):.2f}), {best / GOAL:.2f} x the goal of {GOAL} h/s")
 

@@ -68,7 +68,7 @@ ASKED = 0.95
 
 @dataclass(frozen=True)
 class Measured:
-    """A workload on a device, and so many steps after the first."""
+    """A measurement to make: a workload, its device, and the number of steps after the first."""
 
     workload: str
     device: str
@@ -76,7 +76,7 @@ class Measured:
 
 
 def trained(strategy: Strategy, learners: int, what: Measured) -> float:
-    """Steps a second through Roundelay, summed over learners."""
+    """Return steps a second of a training through Roundelay, summed over learners."""
     with tempfile.TemporaryDirectory() as folder:
         notes = Path(folder)
         cluster = Cluster(strategy, Speed(what.workload, what.device, notes), Sgd(momentum=MOMENTUM), learners)
@@ -90,13 +90,13 @@ def trained(strategy: Strategy, learners: int, what: Measured) -> float:
 
 
 def looped(what: Measured) -> float:
-    """Steps a second of a plain loop: forward, backward, step."""
+    """Return steps a second of a plain loop: forward, backward, step."""
     where = torch.device(what.device)
     return _steps_a_second(*plain_loop(what.workload, where), where, what.steps)
 
 
 def attached(what: Measured) -> tuple[float, float]:
-    """Steps a second of an attached loop, and of a plain one that takes turns with it."""
+    """Return steps a second of an attached loop, and of a plain one that takes turns with it."""
     where = torch.device(what.device)
     plain, loop = plain_loop(what.workload, where), plain_loop(what.workload, where)
     session, steps = attach(*loop[:2], "adpsgd"), max(1, what.steps // TURNS)
@@ -114,7 +114,7 @@ Loop = tuple[nn.Module, torch.optim.Optimizer, Repeated]
 
 
 def plain_loop(workload: str, where: torch.device) -> Loop:
-    """Return a workload as a plain loop has it."""
+    """Return the network, the optimizer and the minibatch of a workload, for a plain loop."""
     network = WORKLOADS[workload].network().to(where)
     optimizer = torch.optim.SGD(network.parameters(), lr=RATE, momentum=MOMENTUM, fused=where.type == "cuda")
     return network, optimizer, Repeated(WORKLOADS[workload], where)
@@ -139,7 +139,7 @@ def _steps_a_second(
 
 
 def take_step(network: nn.Module, optimizer: torch.optim.Optimizer, batch: Repeated, kind: str) -> None:
-    """Forward, backward and step on a kind of device."""
+    """Take one step of a plain loop (forward, backward, step) on a device of type `kind`."""
     optimizer.zero_grad()
     with torch.autocast(kind, torch.bfloat16):
         scores = network(*batch.inputs)
@@ -151,7 +151,7 @@ def take_step(network: nn.Module, optimizer: torch.optim.Optimizer, batch: Repea
 
 
 def together(what: Measured, strategy: str, learners: int, hosts: int) -> float:
-    """Steps a second, summed over processes: of plain loops beside each other, or attached under the strategy."""
+    """Return steps a second, summed over processes, of plain loops, or of loops attached under `strategy`."""
     with tempfile.TemporaryDirectory() as folder:
         own = [__file__, "--workload", what.workload, "--device", what.device, "--steps", str(what.steps)]
         own += ["--learners", str(learners), "--loop", strategy, folder]
@@ -170,8 +170,8 @@ RATE_SAID = "steps a second: "
 
 
 def side_by_side(starts: list[tuple[list[str], dict[str, str]]]) -> list[tuple[int, str, str]]:
-    """Exit status, output and errors of Python's processes of these arguments and variables, killed when they take too
-    long."""
+    """Run Python processes side by side, each with its arguments and variables; return the exit status, output and
+    errors of each. They are killed when they take too long."""
     processes = [
         subprocess.Popen(
             [sys.executable, *command],
@@ -194,7 +194,7 @@ def side_by_side(starts: list[tuple[list[str], dict[str, str]]]) -> list[tuple[i
 
 
 def places(learners: int, hosts: int) -> list[dict[str, str]]:
-    """Variables of hosts of the loopback."""
+    """Return the environment variables of each learner, spread over `hosts` hosts on the loopback."""
     with socket.socket() as probe:
         probe.bind(("127.0.0.1", 0))
         port = probe.getsockname()[1]
@@ -205,7 +205,7 @@ def places(learners: int, hosts: int) -> list[dict[str, str]]:
 
 
 def loop_rank(what: Measured, strategy: str, learners: int, folder: Path) -> None:
-    """One process of `together`: begins when all are ready, and says its steps a second."""
+    """Be one process of `together`: begin when all are ready, and print the steps a second."""
     where = torch.device(what.device)
     network, optimizer, batch = plain_loop(what.workload, where)
     session = None if strategy == PLAIN else attach(network, optimizer, strategy)
@@ -223,7 +223,7 @@ def loop_rank(what: Measured, strategy: str, learners: int, folder: Path) -> Non
 
 
 def rival(what: Measured, learners: int) -> tuple[float, str]:
-    """Steps a second of DDP, summed over its processes, and by which library."""
+    """Return steps a second of DistributedDataParallel, summed over its processes, and the library that it used."""
     libraries = ("nccl", "gloo") if what.device == "cuda" else ("gloo",)
     for library in libraries:
         with tempfile.TemporaryDirectory() as folder:
@@ -237,7 +237,7 @@ def rival(what: Measured, learners: int) -> tuple[float, str]:
 
 
 def rival_rank(what: Measured, learners: int, library: str, folder: str, rank: int) -> None:
-    """One process of DDP; prints its steps a second."""
+    """Be one process of DistributedDataParallel, and print its steps a second."""
     from torch import distributed
 
     os.environ |= {"GLOO_SOCKET_IFNAME": "lo", "NCCL_SOCKET_IFNAME": "lo"}
@@ -255,7 +255,8 @@ def rival_rank(what: Measured, learners: int, library: str, folder: str, rank: i
 
 
 def speed(mode: str, learners: int, what: Measured, hosts: int = 0) -> tuple[float, str]:
-    """Steps a second in a mode, and by which library, where that is a question. With `hosts` of attached loops."""
+    """Return steps a second in a mode (with `hosts`, of loops attached on as many hosts), and the library used or
+    ""."""
     if hosts and mode != "ddp":
         return together(what, mode, learners, hosts), ""
     if mode == "ddp":
@@ -268,7 +269,7 @@ def speed(mode: str, learners: int, what: Measured, hosts: int = 0) -> tuple[flo
 
 
 def measure(modes: list[str], learners: int, what: Measured, rounds: int, hosts: int = 0) -> dict[str, Any]:
-    """Speeds by mode, round by round, and ratios to the baseline of the same round."""
+    """Return speeds by mode, round by round, and their ratios to the baseline of the same round."""
     baseline = PLAIN if hosts else BARE if learners == 1 else SILENT
     speeds: dict[str, list[float]] = {mode: [] for mode in (baseline, *modes)}
     libraries, beside = dict[str, str](), list[float]()
@@ -287,7 +288,7 @@ def measure(modes: list[str], learners: int, what: Measured, rounds: int, hosts:
 
 
 def table(found: dict[str, Any]) -> str:
-    """A line for each mode."""
+    """Return the table of results, a line for each mode."""
     lines = []
     for mode, ratios in found["ratios"].items():
         name = f"{mode} {found['libraries'][mode]}".strip()
@@ -299,7 +300,7 @@ def table(found: dict[str, Any]) -> str:
 
 
 def main() -> None:
-    """Measure and print."""
+    """Measure the modes that the command names, and print the table."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--workload", default="blstm", choices=WORKLOADS)
     parser.add_argument("--modes", nargs="+", help="train, attach, ddp, or strategies (default: train attach)")

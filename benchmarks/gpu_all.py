@@ -36,11 +36,11 @@ Ended = Literal["done", "failed", "too long"]
 
 @dataclass(frozen=True)
 class Step:
-    """One process.
+    """One step of the run, a process with a time limit.
 
     Attributes:
         command: arguments of the interpreter; {out} and {device} are filled in.
-        seconds: it may take.
+        seconds: time limit of the step.
         small: options added, or put in place of others, on a processor.
         side_by_side: its tests may run at the same time, where pytest-xdist is installed.
     """
@@ -127,7 +127,7 @@ STEPS = (
 
 
 def filled(step: Step, options: argparse.Namespace) -> list[str]:
-    """The command of a step."""
+    """Return the command of a step, with its folder and device filled in."""
     values = {"out": str(options.out), "device": options.device}
     command = [sys.executable]
     command += [part.format(**values) for part in (*step.command, *(step.small if options.device == "cpu" else ()))]
@@ -137,7 +137,7 @@ def filled(step: Step, options: argparse.Namespace) -> list[str]:
 
 
 def run(command: Sequence[str], seconds: float, log: Path, environment: dict[str, str]) -> tuple[Ended, float]:
-    """Run a command for so many seconds at most, its output into `log`; return how it ended, and after how long."""
+    """Run a command for at most `seconds`, its output into `log`; return how it ended, and after how many seconds."""
     started = time.monotonic()
     with log.open("w", encoding="utf-8") as file:
         file.write(f"$ {' '.join(command)}\n")
@@ -197,7 +197,7 @@ def _end_of(log: Path) -> str:
 
 
 def main() -> None:
-    """Go through the steps."""
+    """Run the steps that the command line names."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--out", type=lambda text: Path(text).resolve(), default=Path("gpu-results").resolve())
     parser.add_argument("--device", default="cuda", choices=["cuda", "cpu"])

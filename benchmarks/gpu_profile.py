@@ -60,14 +60,14 @@ class Ready:
 
 
 def bare(workload: str, device: torch.device, attached: bool = False) -> Ready:
-    """Forward, backward and step of a loop."""
+    """Return the plain loop's step (forward, backward, step), with `attached` through `roundelay.attach`."""
     loop = plain_loop(workload, device)
     session = attach(*loop[:2], "adpsgd") if attached else None
     return Ready(lambda: take_step(*loop, device.type), (lambda: None) if session is None else session.close)
 
 
 def graph(workload: str, device: torch.device) -> Ready:
-    """The bare loop's step, recorded once and replayed; on a processor, the step."""
+    """Return the bare loop's step as a CUDA graph, recorded once and replayed; on a processor, the step itself."""
     loop = bare(workload, device)
     if device.type != "cuda":
         return loop
@@ -84,7 +84,7 @@ def graph(workload: str, device: torch.device) -> Ready:
 
 
 def train(workload: str, device: torch.device) -> Ready:
-    """A learner's snapshot, gradient and step, without other processes."""
+    """Return a step of a learner in this process alone: snapshot, gradient, update."""
     made = WORKLOADS[workload]
     learner = ModuleLearner(made.network(), Repeated(made, device), autocast=True, device=device)
     x = learner.initial().to(device)
@@ -110,14 +110,14 @@ def train(workload: str, device: torch.device) -> Ready:
 
 
 def make(mode: str, workload: str, device: torch.device) -> Ready:
-    """A mode by name."""
+    """Return the mode named `mode`, ready to step."""
     if mode == "graph":
         return graph(workload, device)
     return train(workload, device) if mode == "train" else bare(workload, device, attached=mode == "attach")
 
 
 def seconds(step: Step, device: torch.device, steps: int) -> float:
-    """Seconds a step, without a profiler, the median of some runs."""
+    """Return the seconds a step takes without a profiler, the median of some runs."""
     found = []
     for _ in range(SUMMED):
         finish(device)
@@ -130,8 +130,8 @@ def seconds(step: Step, device: torch.device, steps: int) -> float:
 
 
 def profiled(step: Step, device: torch.device, steps: int, trace: Path) -> dict[str, Any]:
-    """Return, of a step, the milliseconds in which the device computes and copies, launches, and the longest
-    kernels."""
+    """Return what the profiler finds in a step: milliseconds of computing and of copying on the device, the number of
+    launches, and the longest kernels. The trace goes to the file `trace`."""
     activities = [ProfilerActivity.CPU, *([ProfilerActivity.CUDA] if device.type == "cuda" else [])]
     with profile(activities=activities) as found:
         for _ in range(steps):
@@ -164,7 +164,7 @@ def profiled(step: Step, device: torch.device, steps: int, trace: Path) -> dict[
 
 
 def steps_of(workload: str, device: torch.device, modes: list[str], steps: int, folder: Path) -> dict[str, Any]:
-    """Time every mode; one that fails says why."""
+    """Return the times of every mode; for a mode that fails, the reason."""
     print(f"{'mode':8}{'a step, ms':>12}{'computes':>10}{'copies':>8}{'idle':>7}{'kernels':>9}{'launches':>10}")
     found: dict[str, Any] = {}
     for mode in modes:
@@ -196,7 +196,7 @@ def steps_of(workload: str, device: torch.device, modes: list[str], steps: int, 
 
 
 def waits(device: torch.device, hours: float, steps: int, small: bool) -> dict[str, float]:
-    """Share of a step's time, by model, that goes when its minibatch is there already."""
+    """Return, by model, the share of a step's time that is saved when its minibatch is on the device already."""
     found = {}
     print(f"{'model':24}{'frames':>8}{'step, ms':>10}{'there already, ms':>19}{'waits':>8}   (allowed: 2%)")
     with tempfile.TemporaryDirectory() as folder:
@@ -218,7 +218,7 @@ def waits(device: torch.device, hours: float, steps: int, small: bool) -> dict[s
 def _seconds_a_step(
     learner: ModuleLearner, x: torch.Tensor, plan: EpochPlan, device: torch.device, steps: int, same: bool
 ) -> float:
-    """Of gradients of one minibatch after the other, or of the `same` one, kept on the device."""
+    """Return the seconds of a gradient, of one minibatch after the other, or of the `same` one, kept on the device."""
     out, kept = torch.empty_like(x), learner._examples_of
     first = learner._examples_of(plan.piece(0), plan)
     if same:
@@ -237,7 +237,7 @@ def _seconds_a_step(
 
 
 def main() -> None:
-    """Measure and print."""
+    """Profile the modes, or with --data the waits for data, and print a summary."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--workload", default="blstm", choices=WORKLOADS)
     parser.add_argument("--modes", nargs="+", default=list(MODES), choices=MODES)

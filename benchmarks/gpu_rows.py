@@ -32,7 +32,7 @@ COPY = "copy"
 
 @dataclass(frozen=True)
 class Work:
-    """Something done to rows, and the rows that it must read and write."""
+    """An operation on rows, and the number of rows that it must read and write."""
 
     do: Callable[[], object]
     rows: int
@@ -40,7 +40,7 @@ class Work:
 
 
 def works(parameters: int, device: torch.device) -> dict[str, Work]:
-    """By name; vectors that one of them writes no other reads."""
+    """Return the operations to time, by name; none of them reads vectors that another one writes."""
 
     def row() -> Tensor:
         return torch.randn(parameters, device=device)
@@ -78,7 +78,7 @@ def _step_and_copy(x: Tensor, gradient: Tensor, momentum: Tensor, snapshot: Tens
 
 
 def seconds(do: Callable[[], object], device: torch.device) -> float:
-    """Seconds of a call, the median."""
+    """Return the median seconds of a call of `do`."""
     found = []
     for _ in range(WARM_UP):
         do()
@@ -115,7 +115,7 @@ def measure(parameters: int, device: torch.device, rounds: int) -> dict[str, Any
 
 
 def table(found: dict[str, Any]) -> str:
-    """A line for each work."""
+    """Return the table of results, a line for each operation."""
     copied, lines = found["bytes a second"][COPY], []
     for name, speeds in found["bytes a second"].items():
         ratios = [one / copy for one, copy in zip(speeds, copied, strict=True)]
@@ -127,7 +127,7 @@ def table(found: dict[str, Any]) -> str:
 
 
 def main() -> None:
-    """Measure and print."""
+    """Measure the operations, and print the table."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--parameters", type=int, default=43_200_000)
     parser.add_argument("--rounds", type=int, default=5)

@@ -21,7 +21,7 @@ from roundelay_speech.models.blstm import Blstm, BlstmConfig
 
 RATE, MOMENTUM = 0.01, 0.9
 FRAMES = 21
-"""Of a subsequence."""
+"""Number of frames of a subsequence."""
 Batch = tuple[Inputs, Tensor]
 """A minibatch: inputs, and targets by example."""
 
@@ -31,9 +31,9 @@ class Workload:
     """A network, and the minibatch that it trains on for ever: the benchmark is not about reading data.
 
     Attributes:
-        network: makes it, the same parameters every time.
+        network: makes the network, with the same parameters every time.
         batch: makes a random minibatch.
-        examples: in it.
+        examples: number of examples in the minibatch.
     """
 
     network: Callable[[], nn.Module]
@@ -51,7 +51,7 @@ def _seeded(make: Callable[[], nn.Module]) -> Callable[[], nn.Module]:
 
 
 def dnn(frames: int, inputs: int, width: int, layers: int, states: int) -> Workload:
-    """`layers` of ReLU over spliced features."""
+    """Return a workload that trains a DNN, `layers` of ReLU over spliced features."""
 
     def network() -> nn.Module:
         parts: list[nn.Module] = [nn.Linear(inputs, width), nn.ReLU()]
@@ -68,7 +68,7 @@ def dnn(frames: int, inputs: int, width: int, layers: int, states: int) -> Workl
 
 
 def blstm(sequences: int, config: BlstmConfig, features: int, states: int) -> Workload:
-    """Subsequences of 21 frames."""
+    """Return a workload that trains a BLSTM on subsequences of 21 frames."""
 
     def batch() -> Batch:
         generator = torch.Generator().manual_seed(1)
@@ -98,7 +98,7 @@ large GPU; and small ones that show whether a program runs."""
 
 
 class Repeated:
-    """One minibatch for ever, on the device."""
+    """Examples that are the same minibatch for ever, on the device."""
 
     def __init__(self, workload: Workload, device: torch.device) -> None:
         inputs, targets = workload.batch()
@@ -115,7 +115,7 @@ class Repeated:
 
 
 class TimedLearner(ModuleLearner):
-    """Notes when each gradient begins, in a file of this process's own."""
+    """A learner that writes the time at which each gradient begins into a file of this process's own."""
 
     notes: Path
 
@@ -127,7 +127,7 @@ class TimedLearner(ModuleLearner):
 
 @dataclass(frozen=True)
 class Speed(Task):
-    """A workload by name, in bfloat16 unless that is not wanted."""
+    """The task of training a workload, given by name, in bfloat16 unless told otherwise."""
 
     name: str
     device: str
@@ -148,13 +148,13 @@ def finish(device: torch.device) -> None:
 
 
 def described(device: torch.device) -> str:
-    """The device and torch, in a line."""
+    """Return a line on the device and the version of torch."""
     name = torch.cuda.get_device_name() if device.type == "cuda" else "a processor: its figures say nothing"
     return f"{name}, torch {torch.__version__}"
 
 
 def checked_device(name: str) -> torch.device:
-    """The device of that name; ends the program where there is none."""
+    """Return the device of that name; end the program if this machine has none."""
     if name == "cuda" and not torch.cuda.is_available():
         raise SystemExit("torch sees no GPU here, so there is nothing to measure (--device cpu: does it run?).")
     return torch.device(name)

@@ -58,7 +58,7 @@ ARENA = "memfd:roundelay-arena"
 
 
 class NumberedLearner(QuadraticLearner):
-    """Reports the minibatch's own number for its loss."""
+    """A learner on a quadratic that reports a number of the minibatch in place of its loss."""
 
     def gradient(self, x: Tensor, batch: Minibatch, plan: EpochPlan, out: Tensor, **how: Any) -> Statistics:
         found = super().gradient(x, batch, plan, out, **how)
@@ -67,19 +67,19 @@ class NumberedLearner(QuadraticLearner):
 
 @dataclass(frozen=True)
 class Numbered(Quadratic):
-    """A quadratic whose minibatches can be told apart in a sum."""
+    """A quadratic task whose minibatches can be told apart in a sum of losses."""
 
     def build(self) -> Learner:
         return NumberedLearner(self)
 
 
 def number(batch: Minibatch) -> int:
-    """A random number of 32 bits: no two different multisets of minibatches are likely to have the same sum."""
+    """Return a random number of 32 bits for a minibatch: different multisets hardly have the same sum."""
     return int(stream(7, "number", batch.index).integers(1 << 32))
 
 
 class Killer(threading.Thread):
-    """Kills learners of a running segment until it is stopped, or has killed `quota`."""
+    """A thread that kills learners of a running segment until it is stopped, or has killed `quota`."""
 
     def __init__(self, runtime: ProcsRuntime, quota: int, seed: int) -> None:
         super().__init__(daemon=True)
@@ -111,7 +111,7 @@ class Killer(threading.Thread):
 
 @dataclass
 class Row:
-    """Outcomes of all runs of one strategy."""
+    """A row of the table: outcomes of all runs of one strategy."""
 
     strategy: str
     runs: int = 0
@@ -133,7 +133,7 @@ class Row:
 
 
 def storm(row: Row, learners: int, rounds: int, quota: int, seed: int) -> None:
-    """One run: an epoch under fire, then a short one in peace."""
+    """Do one run, an epoch with kills and a short one without, and add its outcome to `row`."""
     size = FRAMES * learners
     task = Numbered(parameters=300_000, examples=size * rounds, noise=0.0)
     slow = tuple(Straggler(rank, seconds=SLEEP) for rank in range(learners))
@@ -185,7 +185,7 @@ def judge(row: Row, plan: EpochPlan, outcome: Outcome) -> None:
 
 
 def gone(pid: int) -> bool:
-    """Is the process dead, now or within ten seconds?"""
+    """Return True if the process is dead, now or within ten seconds."""
     deadline = time.monotonic() + 10
     while (lives := alive(pid)) and time.monotonic() < deadline:
         time.sleep(0.01)
@@ -193,7 +193,7 @@ def gone(pid: int) -> bool:
 
 
 def arenas(process: Path) -> set[int]:
-    """Inodes of the arenas that the process of this folder of /proc has open, or mapped."""
+    """Return the inodes of the arenas that the process of the folder `process` of /proc has open or mapped."""
     found = set()
     with suppress(OSError):
         lines = (process / "maps").read_text().splitlines()
@@ -206,7 +206,7 @@ def arenas(process: Path) -> set[int]:
 
 
 def holders(inodes: set[int]) -> list[int]:
-    """Processes that hold one of these arenas."""
+    """Return the ids of processes that have one of the arenas with these inodes open or mapped."""
     return sorted(int(process.name) for process in Path("/proc").glob("[0-9]*") if arenas(process) & inodes)
 
 

@@ -76,7 +76,7 @@ COUNTS = {
 
 
 class VirtualHost:
-    """Host number `number` of so many, with one learner."""
+    """A host, number `number` of `learners`, with one learner."""
 
     def __init__(self, number: int, learners: int, parameters: int, strategy: str) -> None:
         self.number, self.learners, self.strategy = number, learners, make_strategy(strategy)
@@ -102,17 +102,17 @@ class VirtualHost:
         self.into_first, self._pss_met = 0, 0.0
 
     def meet(self, addresses: Sequence[Address]) -> None:
-        """Get to know the others."""
+        """Connect to the other hosts, which listen at `addresses`."""
         self.links.settle(self.number, self.hosts, self.layout.parameters)
         self.links.meet(addresses)
         self.links.endpoint.peers(addresses, self.hosts)
 
     def begin(self) -> None:
-        """All have met."""
+        """Note the memory of this process, once all hosts have connected."""
         self._pss_met = pss_mb()
 
     def work(self) -> float:
-        """Take all steps; CPU milliseconds of each."""
+        """Take all steps; return the CPU milliseconds of a step."""
         if self.strategy.traits.synchronous:
             return self._means()
         others = [rank for rank in range(self.learners) if rank != self.number]
@@ -141,7 +141,7 @@ class VirtualHost:
         return 1000 * (time.process_time() - began) / MEANS
 
     def end_segment(self, addresses: Sequence[Address]) -> None:
-        """Give the rows to the first host, where it has not the same."""
+        """Send the learner's row to the first host, which receives them all, unless rows are all alike."""
         alike = names_alike(self.strategy, ())
         if self.layout.parameters > LARGEST_WHOLE:
             return
@@ -170,7 +170,7 @@ class VirtualHost:
             link.send("thanks", {})
 
     def counts(self) -> dict[str, float]:
-        """Counts of this process."""
+        """Return the counts of this process, by name."""
         gc.collect()
         inode, about = str(os.fstat(self.descriptor).st_ino), Path("/proc/self/status").read_text()
         maps = Path("/proc/self/maps").read_text().splitlines()
@@ -190,7 +190,7 @@ class VirtualHost:
         }
 
     def close(self) -> None:
-        """Leave."""
+        """Close the host's links."""
         self.links.end_part()
         self.router.close()
         self.links.close()
@@ -198,7 +198,7 @@ class VirtualHost:
 
 
 def pss_mb() -> float:
-    """Memory of this process, with its share of pages that several have."""
+    """Return the memory of this process in MB, with its share of pages that several processes have."""
     found = re.search(r"^Pss:\s+(\d+)", Path("/proc/self/smaps_rollup").read_text(), re.MULTILINE)
     assert found is not None
     return int(found[1]) / 1e3
@@ -212,7 +212,7 @@ def _is_socket(path: Path) -> bool:
 
 
 def take_links(router: Router, count: int) -> list[Link]:
-    """So many links for orders, once they have come."""
+    """Return `count` links for orders, once they have come in at `router`."""
     found: list[Link] = []
     router.give(CONTROL, found.append)
     while len(found) < count:
@@ -221,7 +221,7 @@ def take_links(router: Router, count: int) -> list[Link]:
 
 
 def lead(pipe: Connection, number: int, learners: int, parameters: int, strategy: str) -> None:
-    """Be a virtual host, as told over `pipe`."""
+    """Be a virtual host, which obeys commands that come through `pipe`."""
     torch.set_num_threads(1)
     for path in list(Path("/proc/self/fd").iterdir()):  # this process's sockets of hosts before it
         if _is_socket(path) and int(path.name) != pipe.fileno():
@@ -281,10 +281,10 @@ def measure(learners: int, parameters: int, strategy: str) -> dict[str, Any]:
 
 
 def hear(pipe: Connection) -> Any:
-    """Wait for the next word of a host.
+    """Wait for the next answer of a host, and return it.
 
     Raises:
-        RuntimeError: it has failed; says why.
+        RuntimeError: the host has failed; says why.
     """
     said = pipe.recv()
     if isinstance(said, str) and said not in ("met", "worked", "counted"):
@@ -293,7 +293,7 @@ def hear(pipe: Connection) -> Any:
 
 
 def shown(found: dict[str, Any]) -> list[str]:
-    """Return cells of a line."""
+    """Return the cells of a line of the table."""
     if "failed" in found:
         return [found["failed"], *[""] * (len(COUNTS) - 1)]
     return [f"{found[name]:,.0f}" if found[name] >= 10 else f"{found[name]:,.3g}" for name in COUNTS]

@@ -54,18 +54,18 @@ RIVALS = ("alone", "ddp", "decent-dp")
 
 
 def network() -> nn.Module:
-    """12,466,779 parameters."""
+    """Return the network of Li et al. 2017, of 12,466,779 parameters."""
     return WORKLOADS["dnn"].network()
 
 
 def random_frames() -> Batch:
-    """The same random minibatch for ever: the benchmark is not about reading data."""
+    """Return a minibatch of random frames, used for ever since the benchmark is not about reading data."""
     return WORKLOADS["dnn"].batch()
 
 
 @dataclass(frozen=True)
 class NeverTalk(Strategy):
-    """Our learner without any exchange."""
+    """A strategy of learners that never exchange anything."""
 
     name: ClassVar[str] = "never-talk"
     traits: ClassVar[Traits] = Traits(synchronous=False, conserves=True, staleness_bound=0, waits="nobody")
@@ -76,7 +76,7 @@ class NeverTalk(Strategy):
 
 
 def roundelay(name: str, steps: int, bf16: bool, slow: bool) -> list[float]:
-    """Steps a second of both learners."""
+    """Return steps a second of both learners under the strategy `name`."""
     name, _, record = name.partition("+")
     strategy = NeverTalk() if name == "never-talk" else make_strategy(*parse_strategy(name))
     stragglers = (Straggler(1, factor=SLOWER),) if slow else ()
@@ -96,7 +96,7 @@ def _plan(rounds: int) -> EpochPlan:
 
 
 def torch_learner(mode: str, rank: int, port: int, steps: int, bf16: bool, slow: bool) -> None:
-    """Train as a rival's process on one host, and print steps a second."""
+    """Train as one of a rival's two processes on one host, and print steps a second."""
     os.environ |= {
         "MASTER_ADDR": "127.0.0.1",
         "MASTER_PORT": str(port),
@@ -111,8 +111,8 @@ def torch_learner(mode: str, rank: int, port: int, steps: int, bf16: bool, slow:
 
 @contextmanager
 def rival_speed(mode: str, steps: int, bf16: bool, warm_up: int = WARM_UP, slow: bool = False) -> Iterator[float]:
-    """Measure steps a second of plain torch, DistributedDataParallel or Decent-DP, by the variables of torchrun; the
-    others are waited for behind the block."""
+    """Yield the steps a second of this process by plain torch, DistributedDataParallel or Decent-DP, as the variables
+    of torchrun say; after the body of the `with`, wait for the other processes."""
     import torch.distributed as dist
 
     torch.set_num_threads(1)
@@ -154,7 +154,7 @@ def rival_speed(mode: str, steps: int, bf16: bool, warm_up: int = WARM_UP, slow:
 
 
 def rival(mode: str, steps: int, bf16: bool, slow: bool) -> list[float]:
-    """Run `torch_learner` twice, side by side."""
+    """Return steps a second of two processes of `torch_learner`, run side by side."""
     port = 20000 + os.getpid() % 20000 + int(time.monotonic() * 10) % 1000
     command = [
         sys.executable,
@@ -192,7 +192,7 @@ class Mode:
 
 
 def measure(rounds: int, steps: int, bf16: bool, only: list[str] | None = None, straggler: bool = True) -> list[Mode]:
-    """All modes, or `only` some and the baseline, in turn, `rounds` times."""
+    """Measure all modes, or those of `only` and the baseline, in turn, `rounds` times."""
     names = ["alone", *(only or (*OURS, *RIVALS[1:]))]
     if "decent-dp" in names and not importlib.util.find_spec("decent_dp"):
         names.remove("decent-dp")
@@ -213,7 +213,7 @@ def measure(rounds: int, steps: int, bf16: bool, only: list[str] | None = None, 
 
 
 def table(modes: list[Mode]) -> str:
-    """The ratios, as text."""
+    """Return the table of ratios, as text."""
     alone = modes[0].both
     lines = [f"{'mode':36s} {'steps/s':>8s} {'ratio to never talking':>24s} {'beside a straggler':>20s}"]
     for mode in modes:

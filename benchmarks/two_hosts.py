@@ -80,7 +80,7 @@ MODES = {
 
 @dataclass
 class Measured:
-    """One mode over one link, round by round."""
+    """Measurements of one mode over one link, round by round."""
 
     mode: str
     rate: str
@@ -90,7 +90,7 @@ class Measured:
 
 
 def run(hosts: Hosts, mode: str, steps: int, *flags: str) -> tuple[list[float], dict[str, float]]:
-    """One mode once: steps a second of the learners, and the conductor's notes."""
+    """Run one mode once; return the steps a second of the learners, and the notes of the host that leads."""
     import numpy as np
     import talk
 
@@ -107,7 +107,7 @@ def run(hosts: Hosts, mode: str, steps: int, *flags: str) -> tuple[list[float], 
 
 
 def measure(options: argparse.Namespace) -> list[Measured]:
-    """All modes over all links, in turn, round by round."""
+    """Measure all modes over all links, in turn, round by round."""
     import talk
 
     found: dict[tuple[str, str], Measured] = {}
@@ -135,7 +135,7 @@ def measure(options: argparse.Namespace) -> list[Measured]:
 
 
 def never_talking(hosts: Hosts, options: argparse.Namespace, number: int, rate: str) -> float:
-    """Steps a second of the plain loop."""
+    """Return steps a second of the plain loop on hosts that never talk."""
     speed = statistics.mean(run(hosts, "alone", options.steps, *["--bf16"] * options.bf16)[0])
     _progress(number, rate, "alone", speed)
     return speed
@@ -146,7 +146,7 @@ def _progress(number: int, rate: str, mode: str, speed: float) -> None:
 
 
 def table(found: Sequence[Measured]) -> str:
-    """The ratios, as text."""
+    """Return the table of ratios, as text."""
     heads = (
         ("link", "<8"),
         ("mode", "<40"),

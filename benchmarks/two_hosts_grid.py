@@ -55,7 +55,7 @@ _port = PORT
 
 
 def grid(options: argparse.Namespace) -> str:
-    """Run all cells that are not there yet; return the table."""
+    """Run all cells of the grid that have no results yet; return the table."""
     from roundelay.run_directory import machine
 
     torch.set_num_threads(1)
@@ -98,7 +98,7 @@ def grid(options: argparse.Namespace) -> str:
 
 
 def cells(options: argparse.Namespace) -> list[tuple[int, str, float, str, float | None]]:
-    """(round, rate of the link, factor of the slow learner, way, learning rate) of all cells, in their order."""
+    """Return (round, rate of the link, factor of the slow learner, way, learning rate) of all cells, in their order."""
     ways = list(dict.fromkeys(["alone", *(options.only or WAYS)]))
     slower = [1.0, options.slower] if options.slower > 1 else [1.0]
     return [
@@ -112,7 +112,7 @@ def cells(options: argparse.Namespace) -> list[tuple[int, str, float, str, float
 
 
 def _measure(cell: Cell, task: LossTask, begun: float, options: argparse.Namespace) -> None:
-    """Train by one way, and judge the models."""
+    """Train by the way of `cell`, evaluate the models, and store the results in `cell`."""
     folder = Path(tempfile.mkdtemp(prefix="roundelay-two-hosts-"))
     try:
         with Hosts(2, delays={1: cell.setting.delay} if cell.setting.delay else None) as hosts:
@@ -131,7 +131,7 @@ def _measure(cell: Cell, task: LossTask, begun: float, options: argparse.Namespa
 
 
 def _train(hosts: Hosts, cell: Cell, notes: Path, options: argparse.Namespace) -> str:
-    """Run both learners until time is up; return the reason if that did not work."""
+    """Run both learners until time is up; return the reason if that failed, else ""."""
     words = [
         sys.executable,
         str(Path(__file__).with_name("two_hosts.py")),
@@ -181,7 +181,7 @@ def _train(hosts: Hosts, cell: Cell, notes: Path, options: argparse.Namespace) -
 
 
 def _curve(task: LossTask, notes: Path, alone: bool) -> list[tuple[float, float]]:
-    """Seconds and held-out losses of the mean of both models; of the first host's alone."""
+    """Return (seconds, held-out loss) of the mean of both models, or, with `alone`, of the first host's model."""
     network, found = task.network(), []
     ranks: Sequence[int] = (0,) if alone else (0, 1)
     looks = sorted({int(path.stem.split("-")[2]) for path in notes.glob("weights-0-*.at")})
@@ -197,7 +197,7 @@ def _curve(task: LossTask, notes: Path, alone: bool) -> list[tuple[float, float]
 
 
 def speed(ends: NDArray[np.float64], period: int) -> float:
-    """Steps a second, from the second of the end of each, over whole periods where there is one."""
+    """Return steps a second from `ends`, the second of each step's end, over whole periods where there is one."""
     whole = len(ends) // period * period
     if period > 1 and whole:
         return whole / float(ends[whole - 1])
@@ -207,7 +207,7 @@ def speed(ends: NDArray[np.float64], period: int) -> float:
 
 
 def done(notes: Path, seconds: float) -> bool:
-    """True once both learners have trained for so long."""
+    """Return True once both learners have trained for `seconds`."""
     for rank in range(2):
         with suppress(OSError), open(notes / f"steps-{rank}", "rb") as file:
             file.seek(-8, 2)
@@ -218,7 +218,7 @@ def done(notes: Path, seconds: float) -> bool:
 
 
 def last_words(notes: Path) -> str:
-    """Last line of each learner's output."""
+    """Return the last line of each learner's output."""
     said = [(notes / f"said-{host}").read_text(errors="replace").strip().splitlines() for host in range(2)]
     return " / ".join(lines[-1][:200] for lines in said if lines) or "(they said nothing)"
 
@@ -238,7 +238,7 @@ def variables(hosts: Hosts, host: int, port: int = PORT) -> dict[str, str]:
 
 
 def together(hosts: Hosts, command: Sequence[str]) -> None:
-    """`command` on every host, as torchrun would have it; `HOST` in it is the host's number."""
+    """Run `command` on every host with the variables of torchrun; `HOST` in it stands for the host's number."""
     global _port  # noqa: PLW0603  a port of its own for every run: the kernel keeps old ones for a minute
     _port += 1
     processes = []

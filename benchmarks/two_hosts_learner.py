@@ -13,7 +13,7 @@ SLOW_STEPS, SLOW_RATE = 6, "100mbit"  # of ways that wait for the whole model in
 
 @dataclass(frozen=True)
 class Way:
-    """A mode, taken apart."""
+    """The parts of a mode's text: its name and the settings behind it."""
 
     name: str
     fragments: int | Literal["auto"] = "auto"
@@ -37,12 +37,12 @@ class Way:
 
     @property
     def parts(self) -> int:
-        """Exchanges in which a row is through, where the link does not choose."""
+        """Number of exchanges that carry a whole row, where it is not chosen by the speed of the link."""
         return 1 if self.fragments == "auto" else self.fragments
 
 
 def on_host(options: argparse.Namespace) -> None:
-    """One host's process, by the variables of torchrun. A process that measures something writes it into the notes."""
+    """Be one host's process, as the variables of torchrun say; write what is measured into the notes."""
     os.sched_setaffinity(0, {core for core in os.sched_getaffinity(0) if core % 2 == options.core})
     if options.on_host in RIVALS:
         rival(options)
@@ -51,7 +51,7 @@ def on_host(options: argparse.Namespace) -> None:
 
 
 def ours(options: argparse.Namespace) -> None:
-    """Learners of Roundelay."""
+    """Train as this host's learners of Roundelay; the host that leads notes how much they exchanged."""
     import talk
 
     from roundelay.algorithms.local_update import Sgd
@@ -85,7 +85,7 @@ def ours(options: argparse.Namespace) -> None:
 
 
 def rival(options: argparse.Namespace) -> None:
-    """Plain torch, DistributedDataParallel, Decent-DP: one learner a host."""
+    """Train as this host's one learner of plain torch, DistributedDataParallel or Decent-DP, and note its speed."""
     import talk
 
     os.environ["GLOO_SOCKET_IFNAME"] = "eth0"

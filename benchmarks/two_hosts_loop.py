@@ -24,14 +24,14 @@ BACKWARD = 3
 
 
 def make_task(options: argparse.Namespace) -> LossTask:
-    """The task that the command names."""
+    """Return the task that the command names."""
     if options.to_loss == "dnn":
         return DnnTask(options.recipe, tuple(options.set), options.minibatch or 256)
     return TextTask(Path(options.text), options.width, options.layers, rows=options.minibatch or 12)
 
 
 def learn(options: argparse.Namespace) -> None:
-    """One learner, by the variables of torchrun."""
+    """Be one learner, as the variables of torchrun say."""
     os.sched_setaffinity(0, {core for core in os.sched_getaffinity(0) if core % 2 == options.core})
     torch.set_num_threads(1)
     rank, notes = int(os.environ["RANK"]), Path(options.notes)
@@ -53,14 +53,14 @@ def learn(options: argparse.Namespace) -> None:
 
 
 def together(notes: Path, rank: int, what: str) -> None:
-    """Wait until both learners are there, without a word over the network."""
+    """Wait until both learners have come to the point `what`, by files in `notes` and not over the network."""
     (notes / f"{what}-{rank}").touch()
     while not (notes / f"{what}-{1 - rank}").exists():
         time.sleep(0.01)
 
 
 class Loop:
-    """The training loop, the same for all."""
+    """The training loop, the same for all ways to train together."""
 
     def __init__(self, task: LossTask, rank: int, slower: float) -> None:
         self._task, self._rank, self._slower = task, rank, slower
@@ -76,7 +76,7 @@ class Loop:
         joined.step()
 
     def rate(self, joined: Joined, seconds: float) -> float:
-        """Steps a second, over so many seconds after two steps."""
+        """Return steps a second over `seconds`, after two steps that are not counted."""
         joined.network.train()
         drawn = np.random.default_rng([SEED + 1, self._rank])
         for _ in range(2):
@@ -110,7 +110,7 @@ class Loop:
 
 
 class StoppedClock:
-    """Seconds since it was made, but for those in which it stood."""
+    """A clock of the seconds since it was made, except those in which it was stopped."""
 
     def __init__(self) -> None:
         self._began, self._stood = time.monotonic(), 0.0
@@ -120,7 +120,7 @@ class StoppedClock:
         return time.monotonic() - self._began - self._stood
 
     def without(self, work: Callable[[], None]) -> None:
-        """Do something that is not counted."""
+        """Call `work` while the clock is stopped."""
         began = time.monotonic()
         work()
         self._stood += time.monotonic() - began

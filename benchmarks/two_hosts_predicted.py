@@ -36,8 +36,8 @@ class Link:
     """The link of every host.
 
     Attributes:
-        rate: as tc takes it, UNSHAPED or ONE_HOST.
-        delay: one way (s).
+        rate: rate of the link as tc takes it, UNSHAPED or ONE_HOST.
+        delay: delay one way (s).
     """
 
     rate: str
@@ -45,7 +45,7 @@ class Link:
 
     @property
     def bandwidth(self) -> float:
-        """Bytes a second that TCP can fill."""
+        """Bytes a second that TCP can send over the link."""
         if self.rate in (UNSHAPED, ONE_HOST):
             return math.inf
         found = re.fullmatch(r"([\d.]+)([gmk])bit", self.rate)
@@ -60,12 +60,12 @@ class Link:
 def steps_a_second(
     way: Way, link: Link, parameters: int, seconds: float, slower: float = 1.0, ours: bool = True
 ) -> float:
-    """Steps a second of both learners together, one on each host, by the model of links and processors that advice goes
-    by (docs/advice.md).
+    """Return the steps a second of both learners together, one on each host, by the model of links and processors that
+    advice goes by (docs/advice.md).
 
     Args:
-        seconds: of a step of a learner that never talks.
-        slower: factor on those of the second learner.
+        seconds: seconds of a step of a learner that never talks.
+        slower: factor on the second learner's seconds.
         ours: the learners are Roundelay's.
     """
     from roundelay.advice.throughput import Candidate, StepWork, never_talking, speed
@@ -85,10 +85,10 @@ def steps_a_second(
 
 
 def share_of_never_talking(mode: str, link: Link, parameters: int, seconds: float, slower: float = 1.0) -> float | None:
-    """Return throughput over that of never talking, of a way of --to-loss; None: it is not known.
+    """Return the throughput of a way of --to-loss over that of learners that never talk; None: it is not known.
 
     Args:
-        seconds: of a step of the first learner on its own.
+        seconds: seconds of a step of the first learner on its own.
     """
     from roundelay.core.strategy_text import parse_strategy
 

@@ -55,8 +55,8 @@ class Place:
     """A learner among two, one on each host.
 
     Attributes:
-        addresses: of the hosts.
-        notes: folder that both see.
+        addresses: addresses of both hosts.
+        notes: a folder that both hosts see.
     """
 
     rank: int
@@ -65,13 +65,13 @@ class Place:
 
     @property
     def address(self) -> str:
-        """Of this learner's host."""
+        """Address of this learner's host."""
         return self.addresses[self.rank]
 
 
 @dataclass
 class Joined:
-    """The network as the loop calls it, and the step after its backward."""
+    """The network as the loop calls it, and the function that takes the step after its backward."""
 
     network: nn.Module
     step: Callable[[], None]
@@ -79,20 +79,20 @@ class Joined:
 
 
 def missing(mode: str) -> str:
-    """The package that a way lacks here; empty if it lacks none."""
+    """Return the name of the package that a way needs and this machine lacks; "" if it lacks none."""
     package = PACKAGES.get(parsed(mode)[0], "roundelay")
     return "" if importlib.util.find_spec(package) else package
 
 
 def parsed(mode: str) -> tuple[str, dict[str, Any]]:
-    """Name and options of a way, without settings between hosts."""
+    """Return the name and the options of a way, without its settings between hosts."""
     from roundelay.core.strategy_text import parse_strategy
 
     return parse_strategy(Way.of(mode).name)
 
 
 def join(mode: str, network: nn.Module, make: MakeOptimizer, place: Place) -> Joined:
-    """Train `network` with the other learner from now on."""
+    """Have `network` trained together with the other learner's from now on; return what the loop is to call."""
     optimizer = make(network.parameters())
     name, options = parsed(mode)
     if name not in PACKAGES:

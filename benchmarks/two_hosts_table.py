@@ -25,13 +25,13 @@ class Cell:
 
     Attributes:
         mode: the way.
-        number: of the round, from 0.
-        failed: the reason why there is nothing to tell; empty if there is.
-        steps: a second, of both learners.
+        number: number of the round, from 0.
+        failed: the reason why there are no results; empty if there are.
+        steps: steps a second of both learners.
         alone: steps a second of both without talk, before this cell and before the next.
         curve: seconds of training, and the held-out loss (nats) of the mean of both models then.
         predicted: throughput over that of never talking, by the simulator.
-        learning_rate: of both learners; None: that of the task.
+        learning_rate: learning rate of both learners; None: that of the task.
     """
 
     mode: str
@@ -50,17 +50,17 @@ class Cell:
 
     @property
     def ratio(self) -> float:
-        """Steps of both learners, over those of both without talk."""
+        """Steps a second of both learners, over those of both without talk."""
         apart = statistics.mean(sum(both) for both in self.alone) if self.alone else math.nan
         return sum(self.steps) / apart
 
     @property
     def last(self) -> float:
-        """Held-out loss in the end."""
+        """Held-out loss at the end of training."""
         return self.curve[-1][1] if self.curve else math.nan
 
     def seconds_to(self, target: float) -> float | None:
-        """Return the seconds until the loss was reached, on straight lines between looks; None: it was not."""
+        """Return the seconds until the loss `target` was reached, on straight lines between looks; None: it was not."""
         before: tuple[float, float] | None = None
         for at, loss in self.curve:
             if loss <= target:
@@ -73,10 +73,10 @@ class Cell:
 
 
 class Results:
-    """Cells in a folder.
+    """The results of all cells, kept in a folder.
 
     Args:
-        told: everything that the numbers depend on; those of another command are refused.
+        told: everything that the numbers depend on; results of another command are refused.
     """
 
     def __init__(self, out: Path, told: Mapping[str, Any], target: float | None = None) -> None:
@@ -94,12 +94,12 @@ class Results:
                 self.cells[cell.key] = cell
 
     def add(self, cell: Cell) -> None:
-        """Keep a cell, and write all files."""
+        """Add a cell, and write all files."""
         self.cells[cell.key] = cell
         self.write()
 
     def write(self) -> None:
-        """Both files."""
+        """Write the JSON of all numbers, and the table."""
         from roundelay.core.files import write_json, write_text
 
         self._out.mkdir(parents=True, exist_ok=True)
@@ -107,8 +107,8 @@ class Results:
         write_text(self._out / "table.md", self.table())
 
     def target(self, setting: Setting) -> float:
-        """Return the loss that all are held to: as told, or the lowest that one host alone, at its best learning rate,
-        has in the end of every round."""
+        """Return the loss that all ways are to reach: as told, or the lowest that one host alone, at its best learning
+        rate, has at the end of every round."""
         if self._target is not None:
             return self._target
         alone = [cell for cell in self.cells.values() if cell.mode == "alone" and cell.curve]
@@ -118,7 +118,7 @@ class Results:
         return min(ends, default=math.nan)
 
     def table(self) -> str:
-        """A table a setting."""
+        """Return the tables as markdown, one for each setting."""
         parts = []
         for setting in dict.fromkeys(cell.setting for cell in self.cells.values()):
             rows: dict[str, list[Cell]] = {}
@@ -136,7 +136,7 @@ class Row:
     never does, nearest to it.
 
     Attributes:
-        best: cells of that rate, a round each; those that failed are left out.
+        best: cells of that learning rate, one for each round; those that failed are left out.
         failed: the reason why there are none; empty if there are.
         at_edge: the best rate is the lowest or the highest of several, so a better one may lie beyond.
     """
@@ -163,7 +163,7 @@ class Row:
 
     @property
     def seconds(self) -> list[float]:
-        """To the target, round by round; empty unless all reached it."""
+        """Seconds to the target, round by round; empty unless all rounds reached it."""
         found = [cell.seconds_to(self._target) for cell in self.best]
         return [] if None in found else [one for one in found if one is not None]
 
@@ -192,7 +192,7 @@ def _one_table(setting: Setting, target: float, rows: Sequence[Row]) -> str:
 
 
 def spread(values: Sequence[float], digits: int) -> str:
-    """The median, and the range where there are several."""
+    """Return the median of `values` as text, with the range if there are several."""
     if not values:
         return ""
     middle = f"{statistics.median(values):.{digits}f}"
@@ -208,7 +208,7 @@ def _plain(cell: Cell) -> dict[str, Any]:
 
 
 def cell_of(value: Mapping[str, Any]) -> Cell:
-    """The inverse of how a cell is written; numbers that JSON has none for are null."""
+    """Return the cell that a JSON object describes; null stands for numbers that JSON cannot write."""
     fields = dict(value)
     fields["setting"] = Setting(*fields["setting"])
     fields["steps"] = tuple(math.nan if speed is None else speed for speed in fields["steps"])

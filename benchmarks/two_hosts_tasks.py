@@ -32,27 +32,27 @@ class LossTask(ABC):
 
     @abstractmethod
     def network(self) -> nn.Module:
-        """The network, with the same weights in every process."""
+        """Return the network, with the same weights in every process."""
 
     @abstractmethod
     def optimizer(self, parameters: Iterator[nn.Parameter]) -> torch.optim.Optimizer:
-        """The optimizer of every learner."""
+        """Return the optimizer of a learner for these parameters."""
 
     @abstractmethod
     def minibatch(self, drawn: Generator) -> tuple[tuple[Tensor, ...], Tensor]:
-        """(inputs, targets) of a minibatch that a learner draws."""
+        """Return (inputs, targets) of a minibatch that a learner draws by the generator `drawn`."""
 
     @abstractmethod
     def held_out(self) -> Iterator[tuple[tuple[Tensor, ...], Tensor]]:
-        """(inputs, targets) by which models are judged, the same in every call."""
+        """Yield (inputs, targets) of the minibatches by which models are judged, the same in every call."""
 
     @staticmethod
     def loss(scores: Tensor, targets: Tensor) -> Tensor:
-        """Mean cross-entropy in nats."""
+        """Return the mean cross-entropy in nats."""
         return cross_entropy(scores.flatten(0, -2).float(), targets.flatten())
 
     def judge(self, network: nn.Module) -> float:
-        """Held-out loss of the network as it is, in nats."""
+        """Return the held-out loss of the network in its present state, in nats."""
         network.eval()
         total, count = 0.0, 0
         with torch.no_grad():
@@ -73,7 +73,7 @@ class Block(nn.Module):
         self.wide, self.narrow = nn.Linear(width, 4 * width), nn.Linear(4 * width, width)
 
     def forward(self, x: Tensor) -> Tensor:
-        """(B, T, width) to the same."""
+        """Return the output of the block for `x` (B, T, width), of the same shape."""
         several, time, width = x.shape
         split = self.looked_at(self.before(x)).view(several, time, 3, self.heads, width // self.heads)
         query, key, value = split.permute(2, 0, 3, 1, 4)
@@ -83,7 +83,7 @@ class Block(nn.Module):
 
 
 class CharacterModel(nn.Module):
-    """Scores of the next character after each of a row of characters."""
+    """A model that scores the next character after each of a row of characters."""
 
     def __init__(self, characters: int, context: int, width: int, layers: int) -> None:
         super().__init__()
@@ -92,7 +92,7 @@ class CharacterModel(nn.Module):
         self.last, self.scores = nn.LayerNorm(width), nn.Linear(width, characters)
 
     def forward(self, text: Tensor) -> Tensor:
-        """(B, T) to (B, T, characters)."""
+        """Return the scores (B, T, characters) for `text` (B, T), numbers of characters."""
         x = self.characters(text) + self.places.weight[: text.shape[1]]
         scored: Tensor = self.scores(self.last(self.blocks(x)))
         return scored
@@ -101,7 +101,7 @@ class CharacterModel(nn.Module):
 @final
 @dataclass
 class TextTask(LossTask):
-    """The next character of a text. The last twentieth of it is held out.
+    """The task of predicting the next character of a text, whose last twentieth is held out.
 
     Args:
         path: a text, compressed by gzip or not.
@@ -148,12 +148,12 @@ class TextTask(LossTask):
 @final
 @dataclass
 class DnnTask(LossTask):
-    """The network and the labelled frames of a recipe whose corpus is prepared and aligned.
+    """The task of a recipe's network on its labelled frames, whose corpus is prepared and aligned.
 
     Args:
-        overrides: SECTION.KEY=VALUE, of the recipe.
-        frames: in a minibatch of one learner.
-        judged: frames of the held-out split, at most.
+        overrides: changes to the recipe, each SECTION.KEY=VALUE.
+        frames: number of frames in a minibatch of one learner.
+        judged: the most frames of the held-out split that are used.
     """
 
     recipe: str

@@ -67,7 +67,7 @@ SHARES = (1.0, 0.9, 0.8, 0.7, 0.6, 0.5, 0.4, 0.3, 0.2, 0.1)
 
 
 class Reached(Exception):
-    """Raised where the loss is reached."""
+    """Raised to end a simulation when the loss is reached."""
 
 
 class Watched(Learner):
@@ -98,7 +98,7 @@ class WatchedTask(Task):
 
 
 class Characters:
-    """Eight characters of a text, and the next. The last twentieth is held out."""
+    """Examples of eight characters of a text and the next one. The last twentieth is held out."""
 
     CONTEXT = 8
 
@@ -122,7 +122,7 @@ class Characters:
 
 
 class Hashed(ModuleLearner):
-    """Draws examples by a hash of their numbers: no order of so many fits in memory."""
+    """A learner that draws examples by a hash of their numbers, since an order of them all does not fit in memory."""
 
     def _drawn(self, batch: Minibatch, plan: EpochPlan) -> NDArray[np.int64]:
         return np.random.default_rng((plan.seed, batch.index)).integers(0, 1 << 40, batch.frames)
@@ -130,13 +130,13 @@ class Hashed(ModuleLearner):
 
 @cache
 def text_task(path: Path) -> TextTask:
-    """Return the text, cut for this model."""
+    """Return the task of the character model on the text in the file `path`."""
     return TextTask(path, WIDTH, LAYERS, CONTEXT, ROWS, judged=256)
 
 
 @dataclass(frozen=True)
 class Sequences(Task):
-    """The character model on minibatches that are drawn by seed and number."""
+    """The task of the character model on minibatches that are drawn by seed and number."""
 
     path: Path
     seed: int
@@ -147,7 +147,7 @@ class Sequences(Task):
 
 
 class CharacterLearner(Learner):
-    """Gradients of the model, whose weights are drawn by the seed."""
+    """A learner of the character model, whose weights are drawn by the seed."""
 
     def __init__(self, task: Sequences) -> None:
         self._text, self._seed, self.examples = text_task(task.path), task.seed, task.examples
@@ -184,7 +184,7 @@ def character_network(characters: int) -> nn.Module:
 
 @dataclass(frozen=True)
 class Problem:
-    """A task and its optimizer: `rates` are tried, `loss` is to be reached within so many `steps` of a fast learner."""
+    """A task and its optimizer: `rates` are tried, `loss` is to be reached within `steps` steps of a fast learner."""
 
     make: Callable[[int], Learner]
     optimizer: LocalOptimizer
@@ -196,7 +196,7 @@ class Problem:
 
 
 def problem(options: argparse.Namespace) -> Problem:
-    """Return the problem that was asked for."""
+    """Return the problem that the command line asks for."""
     rule: LocalOptimizer = Sgd(momentum=options.momentum) if options.momentum is not None else Sgd()
     if options.task == "quadratic":
 
@@ -219,7 +219,7 @@ def problem(options: argparse.Namespace) -> Problem:
 
 @dataclass(frozen=True)
 class Way:
-    """A way to train: `factors` are the times that learners take for a minibatch."""
+    """A way to train: `factors` are the times that learners take for a minibatch, relative to a fast one's."""
 
     name: str
     factors: Sequence[float]
@@ -239,14 +239,14 @@ WAYS: tuple[tuple[str, str, LearnersRate], ...] = (
 
 @dataclass(frozen=True)
 class Falling(SegmentPlan):
-    """An epoch whose rate falls to 0."""
+    """A segment of one epoch whose learning rate falls to 0."""
 
     def rate(self, round_: int) -> float:
         return self.learning_rate * (1 - round_ / self.epoch.rounds)
 
 
 def simulation(of: Problem, way: Way, options: argparse.Namespace, seed: int, learner: Watched) -> SimRuntime:
-    """Return the learners of a way, at their costs."""
+    """Return a simulator of the learners of a way, at their costs."""
     factors, learners = way.factors, len(way.factors)
     slow = tuple(Handicap(rank, factor) for rank, factor in enumerate(factors) if factor > 1)
     compute = Compute(seconds=GRADIENT_SECONDS, sigma=0.1)
@@ -256,7 +256,7 @@ def simulation(of: Problem, way: Way, options: argparse.Namespace, seed: int, le
 
 
 def plan_of(of: Problem, way: Way, seconds: float, seed: int) -> EpochPlan:
-    """Return a plan of as many minibatches as the learners train in so many seconds."""
+    """Return a plan of as many minibatches as the learners train in `seconds`."""
     learners, each = len(way.factors), sum(1 / factor for factor in way.factors) / len(way.factors)
     pieces = math.ceil(seconds / GRADIENT_SECONDS * each) * learners
     return EpochPlan(0, pieces * of.frames, of.frames * learners, learners, seed)
@@ -265,7 +265,7 @@ def plan_of(of: Problem, way: Way, seconds: float, seed: int) -> EpochPlan:
 def seconds_to_loss(
     of: Problem, way: Way, rate: float, options: argparse.Namespace, seed: int, patience: float
 ) -> float:
-    """Virtual seconds until the model has the loss; infinity: it has not before `patience` is over."""
+    """Return the virtual seconds until the model has the loss; infinity if it has not within `patience` seconds."""
     learner = Watched(of.make(seed))
     with simulation(of, way, options, seed, learner) as runtime:
         every, following = of.looked_at * GRADIENT_SECONDS, 0.0
@@ -303,7 +303,7 @@ def loss_after(of: Problem, way: Way, rate: float, options: argparse.Namespace, 
 
 
 def falling(of: Problem, options: argparse.Namespace, ways: Sequence[Way], rates: Sequence[float]) -> Iterator[str]:
-    """Lines of the table where rates fall."""
+    """Yield the lines of the table of trainings whose rates fall."""
     alone = {rate: loss_after(of, ways[0], rate, options, 1.0) for rate in rates}
     rate = min(alone, key=lambda one: alone[one][1])
     whole, wanted = alone[rate]
@@ -323,7 +323,7 @@ def falling(of: Problem, options: argparse.Namespace, ways: Sequence[Way], rates
 
 
 def best(of: Problem, way: Way, rates: Sequence[float], options: argparse.Namespace) -> dict[float, list[float]]:
-    """Return seconds by seed, of rates up to one that is far beyond the best."""
+    """Return the seconds to the loss by rate, for each seed, for rates up to one far beyond the best."""
     found: dict[float, list[float]] = {}
     least = math.inf
     for rate in rates:

@@ -1,4 +1,4 @@
-"""One training in several runtimes, and whether it comes to the same bits."""
+"""One training in several runtimes, for tests that it comes to the same bits in all of them."""
 
 from collections.abc import Sequence
 from pathlib import Path
@@ -21,7 +21,7 @@ class Ran(NamedTuple):
 
 
 def run(runtime: Runtime, segments: Sequence[SegmentPlan]) -> Ran:
-    """All segments, each to its end."""
+    """Run all segments, each to its end, in `runtime`; return the rows and the outcomes."""
     outcomes = [runtime.segment(segment) for segment in segments]
     assert all(outcome.finished for outcome in outcomes)
     return Ran(runtime.state(), outcomes)
@@ -38,7 +38,7 @@ def on_processes(made: Cluster, segments: Sequence[SegmentPlan], trace: Path | N
 
 
 def on_hosts(hosts: Hosts, segments: Sequence[SegmentPlan]) -> Ran:
-    """All hosts end well."""
+    """Run all segments on several hosts, all of which must end well."""
     with hosts:
         with MultiHostRuntime(hosts.cluster, hosts.place, hosts.all_terms) as runtime:
             found = run(runtime, segments)
@@ -49,7 +49,7 @@ def on_hosts(hosts: Hosts, segments: Sequence[SegmentPlan]) -> Ran:
 
 
 def assert_equal(found: ClusterState, expected: ClusterState) -> None:
-    """Every vector bit for bit, and every number."""
+    """Check that two states are equal: every vector bit for bit, and every number."""
     assert found.integers == expected.integers
     assert set(found.vectors) == set(expected.vectors)
     for name, value in expected.vectors.items():

@@ -14,7 +14,7 @@ class Server:
     port: int
 
     def ask(self, method: str, path: str, body: bytes = b"", **headers: str) -> tuple[int, dict[str, str], bytes]:
-        """Status, headers and body of the reply."""
+        """Send a request; return status, headers and body of the reply."""
         connection = http.client.HTTPConnection("127.0.0.1", self.port, timeout=30)
         try:
             connection.request(method, path, body or None, {k.replace("_", "-"): v for k, v in headers.items()})
@@ -24,7 +24,7 @@ class Server:
             connection.close()
 
     def post(self, file: bytes | None, **fields: str) -> tuple[int, dict[str, str], bytes]:
-        """A recording, as a form."""
+        """Send a recording as a form, with other fields as given; return status, headers and body of the reply."""
         boundary = "----a-boundary"
         parts = [f'Content-Disposition: form-data; name="{k}"\r\n\r\n{v}'.encode() for k, v in fields.items()]
         if file is not None:
@@ -38,7 +38,7 @@ class Server:
 
 
 def message(reply: tuple[int, dict[str, str], bytes]) -> tuple[int, str]:
-    """Status and text of an error, which has the shape that clients know."""
+    """Return status and text of an error reply, after checking that it has the shape that clients know."""
     error = json.loads(reply[2])["error"]
     assert set(error) == {"message", "type", "param", "code"}
     return reply[0], error["message"]

@@ -49,7 +49,8 @@ def values(model: nn.Module) -> list[float]:
 
 
 def meet_until_it_is_back(session: Session, folder: Path, others: Sequence[int] = ()) -> None:
-    """Meet, all equally often: who is let in at a meeting lives for all from then on, until it dies."""
+    """Meet until the dead learner is back, all equally often: a learner let in at a meeting lives for all from then
+    on."""
     dead = {VICTIM, *others}
     until(lambda: dead.isdisjoint(session.living), seconds=100.0)  # else one that has not heard yet would not meet
     while not dead <= {*session.living}:
@@ -70,7 +71,7 @@ def meet_without_it(session: Session, folder: Path) -> None:
 
 
 def die_beside_it(session: Session) -> None:
-    """Die while the victim waits, which leaves nobody who could let it in on this host."""
+    """Die while the victim waits, which leaves no learner on this host that could let it in."""
     attendance = session._learner.arena.view(Attendance)
     until(lambda: VICTIM not in session.living and attendance.back[VICTIM] == 1, seconds=100.0)
     lose(whole_host=False)

@@ -50,7 +50,7 @@ def sgd(model: nn.Module, lr: float = 0.1, **options: Any) -> torch.optim.Optimi
 
 
 def step(session: Session, number: int = 0, factor: float = 1.0) -> None:
-    """One step of somebody's loop."""
+    """Take one step of a user's loop, on minibatch `number`, with its loss times `factor`."""
     generator = torch.Generator().manual_seed(1000 * RANK + number)
     session.optimizer.zero_grad()
     loss = session.module(torch.randn(4, 5, generator=generator)).square().mean() * factor
@@ -64,7 +64,7 @@ def values(model: nn.Module) -> list[float]:
 
 @contextmanager
 def session_of(law: str, strategy: str, lr: float = 0.1) -> Iterator[tuple[Session, dict[str, Any]]]:
-    """The case, and a session in it; facts that are added in its body are reported, and the model that it leaves."""
+    """Yield a session for the case `law`, and a dictionary; facts put there are reported, and the model at the end."""
     with case(f"{law} {strategy}") as facts:
         model = mlp()
         with roundelay.attach(model, sgd(model, lr), strategy, patience=PATIENCE) as session:
@@ -74,7 +74,7 @@ def session_of(law: str, strategy: str, lr: float = 0.1) -> Iterator[tuple[Sessi
 
 @contextmanager
 def case(law: str, **facts: Any) -> Iterator[dict[str, Any]]:
-    """Reports what was said in the body, and `facts` that it adds."""
+    """Report, for the case `law`, what was said in the body, and the facts put into the dictionary yielded."""
     WARNINGS.clear()
     try:
         yield facts
@@ -97,7 +97,7 @@ MODULES: dict[str, Callable[[nn.Sequential], object]] = {
 
 
 def halves(model: nn.Sequential) -> list[dict[str, Any]]:
-    """Groups of parameters."""
+    """Return two groups of parameters, each half of the model's."""
     return [{"params": part.parameters()} for part in (model[0], model[2])]
 
 
@@ -126,7 +126,7 @@ def attached_with(what: str, strategy: str) -> None:
 
 
 def changed_rates(strategy: str, how: str) -> None:
-    """By a schedule: the same everywhere; after different numbers of minibatches; or by hand on one learner."""
+    """Change rates by a schedule, the same on both or after different numbers of minibatches, or by hand on one."""
     with session_of(f"{how} rates", strategy, 0.5) as (session, facts):
         schedule = torch.optim.lr_scheduler.ExponentialLR(session.optimizer, 0.7)
         for _ in range(2):
@@ -153,7 +153,7 @@ SAMPLERS: dict[str, dict[str, Any]] = {
 
 
 def samplers(strategy: str, what: str) -> None:
-    """One that differs is refused on both, also where it is made before the other, or drawn from."""
+    """Make samplers that differ, which is refused on both learners, also where one is made, or drawn from, first."""
     with session_of(f"sampler {what}", strategy) as (session, facts):
         terms: dict[str, Any] = {"dataset": 40, "batch_size": 4, **SAMPLERS[what]}
         facts["drawn"] = []
@@ -164,7 +164,7 @@ def samplers(strategy: str, what: str) -> None:
 
 
 def orders_of_samplers(strategy: str, how: str) -> None:
-    """Two samplers, made in another order; or of which rank 1 makes one, or none."""
+    """Make two samplers, rank 1 in another order, or only one of them, or none."""
     with session_of(f"samplers {how}", strategy) as (session, _):
         sizes = [40, 8]
         if OTHER:
@@ -193,7 +193,7 @@ def _spoil(gradient: torch.Tensor) -> torch.Tensor:
 
 
 def frozen_later(strategy: str) -> None:
-    """Rank 1 freezes a parameter in the middle."""
+    """Train while rank 1 freezes a parameter in the middle."""
     with session_of("frozen later", strategy) as (session, _):
         for number in range(6):
             if OTHER and number == 3:
@@ -213,7 +213,7 @@ def idle(strategy: str) -> None:
 
 
 def unclosed() -> None:
-    """It is not closed before the process ends; nor is one that fails, which says so itself, or one left in silence."""
+    """Leave sessions unclosed when the process ends: a usual one, one that fails, and one that is left in silence."""
     for how in ("fails", "open", "exits"):
         with case(f"unclosed {how}"), suppress(SystemExit):
             model = mlp()
@@ -228,7 +228,7 @@ def unclosed() -> None:
 
 
 def on_two_hosts(refused: str, folder: Path) -> None:
-    """Cases of two hosts; one that is refused comes last: no session follows it."""
+    """Run the cases of two hosts; the one that is `refused` comes last, since no session can follow it."""
     match refused:
         case "sampler":
             for how in ("same", "uneven"):
@@ -257,7 +257,7 @@ def main(where: str = "", refused: str = "", folder: str = "") -> None:
 
 
 def on_one_host() -> None:
-    """All cases."""
+    """Run all cases of one host."""
     for what in MODULES:
         attached_with(what, "adpsgd")
     for what in OPTIMIZERS:

@@ -95,7 +95,7 @@ def values(module: nn.Module) -> list[float]:
 
 
 def loops(strategy: str, device: str, modules: Sequence[str] = MODULES, kinds: Sequence[str] = KINDS) -> None:
-    """Modules, in float32, under bfloat16 autocast, and compiled."""
+    """Train every module in float32, under bfloat16 autocast, and compiled."""
     for name in modules:
         for kind in kinds:
             if kind == "compiled" and name != "dense":
@@ -112,7 +112,7 @@ def loops(strategy: str, device: str, modules: Sequence[str] = MODULES, kinds: S
 
 
 def killed(strategy: str, device: str) -> None:
-    """The first learner, which has started the process that keeps the rows, is killed in the middle."""
+    """Train, and kill the first learner, which has started the process that keeps the rows, in the middle."""
     module = make("dense", device)
     optimizer = torch.optim.SGD(module.parameters(), lr=0.1, momentum=0.9)
     session = roundelay.attach(module, optimizer, strategy, patience=60)

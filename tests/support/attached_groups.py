@@ -35,7 +35,7 @@ WHOLE = sys.argv[1:2] != [] and sys.argv[1].endswith("w")
 
 
 def mesh_of(size: int) -> DeviceMesh | None:
-    """The processes of this learner; None: it is one without a mesh."""
+    """Return the mesh of this learner's processes; None: it is one process without a mesh."""
     if not size:
         return None
     shape = (dist.get_world_size() // size, size)
@@ -43,7 +43,7 @@ def mesh_of(size: int) -> DeviceMesh | None:
 
 
 def build(mesh: DeviceMesh | None) -> nn.Module:
-    """A network whose sizes no group divides evenly."""
+    """Return a network whose sizes no group divides evenly; with a mesh, sharded over it or wrapped for it."""
     torch.manual_seed(0)
     model = nn.Sequential(nn.Linear(5, 7), nn.Tanh(), nn.Linear(7, 3))
     if mesh is not None and WHOLE:
@@ -56,7 +56,7 @@ def build(mesh: DeviceMesh | None) -> nn.Module:
 
 
 def values(model: nn.Module) -> list[float]:
-    """All parameters, whole."""
+    """Return the elements of all parameters, gathered from the group."""
     for part in model.modules():
         getattr(part, "reshard", lambda: None)()
     found: list[Tensor] = [p.full_tensor() if hasattr(p, "full_tensor") else p for p in model.parameters()]
@@ -64,7 +64,7 @@ def values(model: nn.Module) -> list[float]:
 
 
 def vectors_held(model: nn.Module) -> int:
-    """Vectors of as many elements as the parameters have, that this process keeps."""
+    """Return the number of vectors, as long as all parameters together, that this process keeps."""
     count, _ = sum(p.numel() for p in model.parameters()), gc.collect()
     held = [one for one in gc.get_objects() if type(one) is Tensor and one.numel() == count]
     return len({one.data_ptr() for one in held})
@@ -155,7 +155,7 @@ def auto(mesh: DeviceMesh | None) -> None:
 
 
 def shared(mesh: DeviceMesh | None) -> None:
-    """Batches that go to whoever is free; a gradient that is not finite in one process; a save and what follows it."""
+    """Train batches that go to a free learner, with a gradient that is not finite in one process; save, and go on."""
     loop = Loop(mesh, "adpsgd")
     with loop.session as session:
         seen = []

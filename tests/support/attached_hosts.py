@@ -14,7 +14,7 @@ from support.preloaded import Preloaded, environment
 
 @dataclass
 class HostsOfLearners:
-    """Hosts with so many learners each, all of which run the Python command; use as a context manager."""
+    """Hosts of learners that all run the same Python command; use as a context manager."""
 
     sizes: Sequence[int]
     command: Sequence[str]
@@ -31,7 +31,7 @@ class HostsOfLearners:
         return sum(self.sizes) - self.later
 
     def start(self, rank: int) -> None:
-        """Start a learner."""
+        """Start learner `rank`."""
         host = next(h for h in range(len(self.sizes)) if rank < sum(self.sizes[: h + 1]))
         known = {
             "RANK": rank,
@@ -52,14 +52,14 @@ class HostsOfLearners:
         self.running[rank] = Preloaded(self.command, environment(**known), [out.fileno(), error.fileno()])
 
     def said(self, rank: int) -> tuple[str, str]:
-        """Standard output and error of a learner so far."""
+        """Return standard output and error of a learner so far."""
         for stream in self.streams[rank]:
             stream.seek(0)
         out, error = self.streams[rank]
         return out.read(), error.read()
 
     def end(self, *victims: int) -> tuple[str, str]:
-        """Standard output and error of all, once they have ended: well, but for `victims`, which were killed."""
+        """Wait until all learners have ended well, `victims` by a kill; return all output and errors."""
         for process in self.running.values():
             process.wait(110)
         said = {rank: self.said(rank) for rank in self.running}
@@ -84,10 +84,10 @@ class HostsOfLearners:
 
 
 def run_hosts(sizes: Sequence[int], *command: str, behind: Sequence[int] = ()) -> tuple[str, str]:
-    """Standard output and error of learners on hosts of those sizes, once they have ended.
+    """Run learners on hosts of these sizes; return their standard output and error, once they have ended.
 
     All the while attackers do what they can without the secret; the last host even reaches the first by one of them.
-    Nobody lets them in, and what learners compute is for the caller to compare.
+    No host accepts them, and what learners compute is for the caller to compare.
     """
     port = free_port()
     with attackers(port) as found:

@@ -56,7 +56,7 @@ def make_optimizer(name: str, model: nn.Module) -> torch.optim.Optimizer:
 
 
 def minibatches(rank: int) -> Iterator[tuple[Tensor, Tensor]]:
-    """Those of a learner."""
+    """Yield the minibatches of learner `rank`."""
     generator = torch.Generator().manual_seed(100 + rank)
     for _ in range(STEPS[rank]):
         x, y = torch.randn(SIZES[rank], 5, generator=generator), torch.randint(3, (SIZES[rank],), generator=generator)
@@ -266,14 +266,14 @@ def forward_without_step() -> None:
 
 
 def on_a_device(mapped: bool) -> None:
-    """From now on modules count as being on a device, which all learners can map, or none can."""
+    """Have modules count as being on a device from now on, which all learners can map, or none can."""
     vars(session_room)["device_of"] = lambda module, rank: torch.device("cpu")
     if not mapped:
         vars(entering)["reach_each_other"] = lambda devices: False
 
 
 def place_modules() -> None:
-    """As the command line says."""
+    """Place modules as the command line says."""
     if sys.argv[1:] in (["mapped"], ["elsewhere"]):
         on_a_device(mapped=sys.argv[1] == "mapped")
 

@@ -58,7 +58,7 @@ def overflow(law: str = "overflow", names: Iterable[str] = STRATEGIES) -> None:
 
 
 class Heads(nn.Module):
-    """Three heads: rank 1 alone uses the second, in its minibatches; nobody uses the third."""
+    """A network of three heads: rank 1 alone uses the second, in its minibatches; no learner uses the third."""
 
     def __init__(self) -> None:
         super().__init__()

@@ -119,7 +119,7 @@ def resumed_is_straight(strategies: Sequence[str], device: str, own: bool) -> No
 
 @contextmanager
 def alone() -> Iterator[None]:
-    """Each learner by itself: nobody has started several."""
+    """Have each learner be alone while the body lasts, as if no launcher had started several."""
     names = [name for name in os.environ if name.endswith(("WORLD_SIZE", "RANK"))]
     kept = {name: os.environ.pop(name) for name in names}
     try:

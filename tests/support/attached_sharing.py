@@ -44,7 +44,7 @@ class Stream:
 
 
 class Names:
-    """Of what is in a batch."""
+    """A dataset whose items, asked for by batch, are the names of the examples in the batch."""
 
     def __getitem__(self, batch: Any) -> list[str]:
         return [one if isinstance(one, str) else one.id for one in batch]
@@ -67,7 +67,7 @@ class Loop:
         return DataLoader(names, sampler=batches, **options)  # type: ignore[arg-type]
 
     def batches(self) -> Any:
-        """Of the next epoch; loaded by the others as well, or only by the learner that they go to."""
+        """Return the batches of the next epoch, loaded by all learners, or only by the one that each goes to."""
         return self.shared if self.whole else self.loader(self.shared, self.workers)
 
     def step(self) -> None:
@@ -173,7 +173,7 @@ def dealt_by_rank() -> None:
 
 
 def save(folder: Path, strategy: str, workers: int) -> None:
-    """In the middle of an epoch."""
+    """Save in the middle of an epoch."""
     loop, trained = Loop(strategy, "stream", folder, workers), list[str]()
     with loop.session:
         for names in loop.batches():
@@ -187,7 +187,7 @@ def save(folder: Path, strategy: str, workers: int) -> None:
 
 
 def resume(folder: Path, strategy: str, workers: int) -> None:
-    """The rest of that epoch."""
+    """Resume the save, and train the rest of its epoch."""
     loop = Loop(strategy, "stream", folder, workers, folder / "saves")
     with loop.session:
         assert loop.shared.epoch == 0

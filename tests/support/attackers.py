@@ -18,7 +18,7 @@ SILENT = 20
 
 
 class Attackers:
-    """They attack until they are stopped. Use `attackers`."""
+    """Attackers of a port, each a thread, until they are stopped. Use `attackers`."""
 
     def __init__(self, port: int) -> None:
         self.between = Relay(("127.0.0.1", port), "change", True)
@@ -59,7 +59,7 @@ class Attackers:
                 self.admitted.append(name)
 
     def _drip(self) -> None:
-        """Slow ones: each says another byte, and those that were sent away come again."""
+        """Send another byte on each slow connection, and open again those that were closed."""
         for silent in [*self._silent]:
             try:
                 silent.send(b"R")
@@ -72,7 +72,7 @@ class Attackers:
                 self.done["slow"] += 1
 
     def stop(self) -> None:
-        """They leave, and so does whoever went by the man in the middle."""
+        """Close all connections of the attackers, those through the man in the middle among them."""
         self._stop.set()
         self._thread.join()
         for silent in self._silent:
@@ -82,7 +82,7 @@ class Attackers:
 
 @contextmanager
 def attackers(port: int) -> Iterator[Attackers]:
-    """Some, while this lasts."""
+    """Run attackers of the first host's port while the body lasts."""
     found = Attackers(port)
     try:
         yield found

@@ -52,10 +52,10 @@ SIZES = {"train": 60, "dev": 10, "test": 10}
 
 
 def prepare_beeps(folder: Path, **changes: Mapping[str, object]) -> Path:
-    """The corpus in `folder`, prepared and aligned, and its recipe, `recipe.yaml`.
+    """Write, prepare and align the corpus in `folder`; return the path of its recipe, `recipe.yaml`.
 
     Args:
-        changes: to sections of RECIPE.
+        changes: changes to sections of RECIPE, by section.
     """
     recipe = {name: {**RECIPE[name], **section} for name, section in changes.items()}  # type: ignore[dict-item]
     with chdir(folder):
@@ -68,7 +68,8 @@ def prepare_beeps(folder: Path, **changes: Mapping[str, object]) -> Path:
 
 
 def write_beeps(folder: Path, seed: int = 0) -> Path:
-    """A corpus of Kaldi data directories with audio and `dict.txt`; utterances of one to four words, four speakers."""
+    """Write a corpus of Kaldi data directories with audio and `dict.txt`: utterances of one to four words, by four
+    speakers; return its folder."""
     rng = stream(seed, "beeps")
     (folder / "dict.txt").parent.mkdir(parents=True, exist_ok=True)
     (folder / "dict.txt").write_text(DICTIONARY)
@@ -91,7 +92,7 @@ def write_beeps(folder: Path, seed: int = 0) -> Path:
 
 
 def say(words: list[str], rng: np.random.Generator) -> Float64:
-    """The words as samples at RATE."""
+    """Return the words as samples at RATE."""
     pieces = [_hiss(0.15, rng)]
     for word in words:
         pieces += [_chord(PHONES.index(phone), rng) for phone in WORDS[word]]

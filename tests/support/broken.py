@@ -24,7 +24,7 @@ class _Failing(QuadraticLearner):
 
 @dataclass(frozen=True)
 class Failing(Quadratic):
-    """One minibatch raises an exception, in whichever learner draws it."""
+    """A quadratic of which one minibatch raises an exception, in any learner that draws it."""
 
     def build(self) -> Learner:
         return _Failing(self)
@@ -32,7 +32,7 @@ class Failing(Quadratic):
 
 @dataclass(frozen=True)
 class DeadOnArrival(Quadratic):
-    """Ends any process but `parent` while it builds its learner."""
+    """A quadratic that ends any process except `parent` while it builds its learner."""
 
     parent: int = 0
 
@@ -44,7 +44,7 @@ class DeadOnArrival(Quadratic):
 
 @dataclass(frozen=True)
 class SlowToStart(Quadratic):
-    """Learners take a second to build."""
+    """A quadratic whose learners take a second to build."""
 
     parent: int = 0
 

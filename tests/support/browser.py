@@ -34,7 +34,7 @@ _AS_3_AND_4 = "import os, sys; [os.dup2(int(sys.argv[n]), n + 2) for n in (1, 2)
 
 
 def axe_source() -> str:
-    """The script of axe-core, from whichever package has it, or a skip."""
+    """Return the script of axe-core, from a package that has it; skip the test if none has."""
     for package in ("axe_playwright_python", "axe_core_python"):
         spec = importlib.util.find_spec(package)
         for place in (spec.submodule_search_locations or ()) if spec is not None else ():
@@ -44,7 +44,7 @@ def axe_source() -> str:
 
 
 class Browser:
-    """Talks to one process; answers come in the order of questions, events in between."""
+    """A connection to one browser process; answers come in the order of questions, events in between."""
 
     def __init__(self, process: "subprocess.Popen[bytes]", to: int, of: int) -> None:
         self._process, self._to, self._of = process, to, of
@@ -52,7 +52,7 @@ class Browser:
         self.events: list[Mapping[str, Any]] = []
 
     def ask(self, method: str, session: str | None = None, **params: Any) -> Any:
-        """The result of a command.
+        """Send the browser a command; return its result.
 
         Raises:
             AssertionError: the browser refuses.
@@ -66,7 +66,7 @@ class Browser:
         return said["result"]
 
     def event(self, method: str) -> Mapping[str, Any]:
-        """The next event of this kind, one that came earlier included; it is forgotten."""
+        """Return the next event of this kind, or one that came earlier, and forget it."""
         while True:
             for place, said in enumerate(self.events):
                 if said.get("method") == method:
@@ -86,7 +86,7 @@ class Browser:
         return found
 
     def page(self, address: str) -> "Page":
-        """A page of its own, loaded."""
+        """Open a new page at `address`; return it once it is loaded."""
         target = self.ask("Target.createTarget", url="about:blank")["targetId"]
         page = Page(self, self.ask("Target.attachToTarget", targetId=target, flatten=True)["sessionId"])
         for domain in ("Page", "Runtime", "Log", "DOM"):
@@ -103,11 +103,11 @@ class Page:
         self.browser, self._session = browser, session
 
     def ask(self, method: str, **params: Any) -> Any:
-        """The result of a command to this page."""
+        """Send this page a command; return its result."""
         return self.browser.ask(method, self._session, **params)
 
     def run(self, script: str) -> Any:
-        """Value of an expression of JavaScript; a promise is waited for."""
+        """Return the value of an expression of JavaScript; wait for a promise."""
         said = self.ask("Runtime.evaluate", expression=script, awaitPromise=True, returnByValue=True)
         assert "exceptionDetails" not in said, said["exceptionDetails"]
         return said["result"].get("value")
@@ -141,7 +141,7 @@ class Page:
         raise AssertionError(f"Tab never comes to {selector}")
 
     def look(self, *, dark: bool = False, width: int = 1200) -> None:
-        """Show it in the dark, or on a telephone."""
+        """Show the page in the dark scheme, or at the width of a telephone."""
         scheme = "dark" if dark else "light"
         self.ask("Emulation.setEmulatedMedia", features=[{"name": "prefers-color-scheme", "value": scheme}])
         self.ask("Emulation.setDeviceMetricsOverride", width=width, height=900, deviceScaleFactor=1, mobile=False)
@@ -157,7 +157,7 @@ class Page:
         ]
 
     def errors(self) -> list[Any]:
-        """Exceptions of its scripts, and whatever the browser complains of."""
+        """Return exceptions of the page's scripts, and all warnings of the browser."""
         kinds = ("Runtime.exceptionThrown", "Log.entryAdded")
         mine = (said for said in self.browser.events if said.get("sessionId") == self._session)
         return [said["params"] for said in mine if said.get("method") in kinds]
@@ -165,7 +165,7 @@ class Page:
 
 @contextmanager
 def chromium(folder: Path, options: Sequence[str] = ()) -> Iterator[Browser]:
-    """A browser that ends with the block, or a skip; what it keeps is in `folder`."""
+    """Run a browser, with its files in `folder`, while the body lasts; skip the test if there is none."""
     if CHROMIUM is None:
         pytest.skip("no chromium is installed")
     inward, to = os.pipe()

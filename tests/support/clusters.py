@@ -20,13 +20,14 @@ __all__ = ["MINIBATCH", "plan"]
 
 
 def make_strategy(text: str) -> Strategy:
-    """`name option=value ...`."""
+    """Return the strategy that `text` names, as `name option=value ...`."""
     name, *options = text.split()
     return make(name, {key: yaml.safe_load(value) for key, value in (option.split("=") for option in options)})
 
 
 def keeps_sum(strategy: Strategy) -> bool:
-    """Does the plain sum of all rows stay at learning rate 0? Masses, by which rows may be weighed, grow with steps."""
+    """Return True if the plain sum of all rows stays as it is at learning rate 0. It does not where rows are weighed by
+    masses, which grow with steps."""
     return strategy.traits.conserves and not strategy.weighed
 
 
@@ -103,12 +104,12 @@ class OnDevice(Task):
 
 
 def cluster(name: str, learners: int, *rest: Any, **settings: Any) -> Cluster:
-    """`learners` of the strategy of that name; see `roundelay.testing.cluster`."""
+    """Return a cluster of `learners` under the strategy `name`; see `roundelay.testing.cluster`."""
     return cluster_of(make_strategy(name), learners, *rest, **settings)
 
 
 def flat(learners: int, **other: object) -> VirtualCluster:
-    """One node; a gradient takes 0.1 s, an exchange 0.01 s and a mean 0.02 s."""
+    """Return a virtual cluster of one node, where a gradient takes 0.1 s, an exchange 0.01 s and a mean 0.02 s."""
     base = VirtualCluster(
         name="flat",
         nodes=(Node(learners),),

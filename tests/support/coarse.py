@@ -14,7 +14,7 @@ DRAWN = 1021
 
 
 class CoarseLearner(QuadraticLearner):
-    """See the module's sentence."""
+    """A learner on a quadratic of many parameters, whose noise is drawn for a thousand of them and repeated."""
 
     def _noise(self, batch: Minibatch) -> NDArray[np.float32]:
         drawn = stream(self._task.seed, "noise", batch.epoch, batch.index).standard_normal(DRAWN, dtype=np.float32)
@@ -23,7 +23,7 @@ class CoarseLearner(QuadraticLearner):
 
 @dataclass(frozen=True)
 class Coarse(Quadratic):
-    """As `Quadratic`, and as different from minibatch to minibatch."""
+    """The task of such a quadratic, whose gradients differ from minibatch to minibatch as those of `Quadratic` do."""
 
     def build(self) -> CoarseLearner:
         return CoarseLearner(self)

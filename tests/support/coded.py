@@ -23,7 +23,7 @@ class Together(Strategy):
     traits: ClassVar[Traits] = Traits(synchronous=True, conserves=False, staleness_bound=0, waits="everybody")
 
     def codec_with(self, memory: str) -> Codec:
-        """With that vector for what is left out."""
+        """Return the codec, with the vector `memory` for what it leaves out."""
         return codec_named(self.codec, memory=memory)
 
     async def learn(self, me: Me) -> None:

@@ -29,7 +29,7 @@ NAMES = st.text(st.characters(exclude_categories=("Z", "C")), min_size=1, max_si
 
 
 def speechlike(seconds: float, rate: int, name: str = "speech", seed: int = 0) -> npt.NDArray[np.float32]:
-    """Voiced and unvoiced stretches of changing loudness over a noise floor, quantised to 16 bits: (N,) in [-1, 1]."""
+    """Return voiced and unvoiced stretches of changing loudness over a noise floor, 16 bits: (N,) in [-1, 1]."""
     rng = stream(seed, name)
     time = np.arange(round(seconds * rate)) / rate
     pitch = 120 + 30 * np.sin(2 * np.pi * 0.7 * time)
@@ -51,7 +51,7 @@ def write_recordings(folder: Path) -> Path:
 
 
 def utterance(name: str, path: str, **fields: object) -> Utterance:
-    """An utterance of half a second at 8 kHz that says YES, with other fields as given."""
+    """Return an utterance of half a second at 8 kHz that says YES, with other fields as given."""
     seconds = float(str(fields.pop("seconds", 0.5)))
     rate = int(str(fields.get("sampling_rate", RATE)))
     values: dict[str, object] = {
@@ -71,7 +71,7 @@ def utterance(name: str, path: str, **fields: object) -> Utterance:
 
 @st.composite
 def cut_anywhere(draw: st.DrawFn, may_be_whole: bool = True) -> list[Utterance]:
-    """Some utterances, sorted, cut from RECORDINGS at any sample, or each a whole recording."""
+    """Draw some utterances, sorted, cut from RECORDINGS at any sample, or each a whole recording."""
     speakers = draw(st.lists(st.tuples(NAMES, st.none() | st.sampled_from("fm")), min_size=1, unique_by=lambda s: s[0]))
     whole = may_be_whole and draw(st.booleans())
     found = []
@@ -98,13 +98,14 @@ def recorded(folder: Path, name: str, seconds: float = 0.5, rate: int = RATE, **
 
 
 def write_lines(path: Path, lines: Mapping[str, str]) -> None:
-    """Write `KEY VALUE` lines."""
+    """Write a file of lines `KEY VALUE`."""
     path.parent.mkdir(parents=True, exist_ok=True)
     path.write_text("".join(f"{key} {value}\n" for key, value in lines.items()))
 
 
 def kaldi_corpus(folder: Path, splits: Mapping[str, Mapping[str, str]], rate: int = RATE) -> Path:
-    """A corpus folder of data directories: split -> utterance id -> transcript; the dictionary in lang/words.dic."""
+    """Write a corpus of Kaldi data directories, given as split -> utterance id -> transcript, with the dictionary in
+    lang/words.dic; return its folder."""
     (folder / "wav").mkdir(parents=True)
     for split, texts in splits.items():
         for name in texts:
@@ -118,19 +119,19 @@ def kaldi_corpus(folder: Path, splits: Mapping[str, Mapping[str, str]], rate: in
 
 
 def prepared(source: Path, data: Path, *splits: str, licence: str = "", **options: Any) -> Corpus:
-    """Prepare such a corpus in `data`, all of its splits or some, with options of PrepareOptions."""
+    """Prepare the corpus of `kaldi_corpus` in `data`, all of its splits or some, with options of PrepareOptions."""
     found = {name: name for name in splits or ("train", "dev", "test")}
     how = Preparation(data, "toy", licence, PrepareOptions(**options))
     return prepare_kaldi(source, source / "lang/words.dic", found, how, Silent())
 
 
 def an4() -> Path:
-    """The folder of AN4, or a skip that says where it was looked for."""
+    """Return the folder of AN4; if there is none, skip the test and say where it was looked for."""
     return _real("an4", "train/wav.scp")
 
 
 def english_text() -> Path:
-    """The folder of English text and the CMU dictionary, or a skip."""
+    """Return the folder of English text and the CMU dictionary; if there is none, skip the test."""
     return _real("english_text", "cmudict.dict.gz")
 
 

@@ -7,7 +7,7 @@ import pytest
 
 
 def lhotse_cuts(folder: Path, count: int) -> Any:
-    """So many, in a manifest in that folder."""
+    """Write a manifest of `count` cuts into `folder`; return them, read lazily."""
     lhotse, dummies = pytest.importorskip("lhotse"), pytest.importorskip("lhotse.testing.dummies")
     path = folder / "cuts.jsonl"
     cuts = [dummies.dummy_cut(number, duration=1.0 + number * 7 % 13 / 4) for number in range(count)]

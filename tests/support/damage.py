@@ -6,7 +6,7 @@ from roundelay.core.files import read_json, write_json
 
 
 def forget_checksums(path: Path) -> None:
-    """Make a JSON one of an earlier version, which knew none."""
+    """Take the checksums out of a JSON file, as an earlier version wrote it."""
     value = read_json(path)
     del value["checksums"]
     write_json(path, value)

@@ -1,4 +1,4 @@
-"""Fake runs whose utterances were decoded, with so many errors in each."""
+"""Fake runs whose utterances were decoded, with a given number of errors in each."""
 
 import json
 from pathlib import Path
@@ -10,7 +10,7 @@ from support.fake_runs import Fake, write_run
 
 
 def decoded(folder: Path, wrong: dict[str, int], words: int = 10, split: str = "test") -> Path:
-    """A decoded split: so many substitutions of each utterance; speakers a and b, a woman and a man."""
+    """Write a decoded split with `wrong` substitutions by utterance, by speakers a and b, a woman and a man."""
     lines = []
     for i, (name, errors) in enumerate(wrong.items()):
         pairs = [["YES", "NO"]] * errors + [["YES", "YES"]] * (words - errors)
@@ -21,7 +21,7 @@ def decoded(folder: Path, wrong: dict[str, int], words: int = 10, split: str = "
 
 
 def two(folder: Path, worse: int) -> list[Path]:
-    """Two runs; the second has up to `worse` errors more in each of forty utterances."""
+    """Write two runs, the second with up to `worse` errors more in each of forty utterances; return their folders."""
     rng = stream(0, "errors")
     first = {f"u{i}": int(rng.integers(0, 3)) for i in range(40)}
     second = {name: errors + int(rng.integers(0, worse + 1)) for name, errors in first.items()}

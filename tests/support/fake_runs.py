@@ -1,4 +1,4 @@
-"""Plausible run directories, written through core.records, for whoever reads them."""
+"""Plausible run directories, written through core.records, for tests of what reads them."""
 
 import math
 import re
@@ -33,7 +33,7 @@ WORDS = 773
 
 @dataclass(frozen=True, kw_only=True)
 class Fake:
-    """A run that never was."""
+    """The description of an invented run."""
 
     name: str = "run"
     label: str = "adpsgd random-ring"
@@ -64,7 +64,7 @@ class Fake:
 
 
 def write_run(folder: Path, fake: Fake) -> Path:
-    """Write `folder/name` and return it."""
+    """Write the directory of a run, the folder of the run's name in `folder`, and return it."""
     run = folder / fake.name
     run.mkdir(parents=True)
     records = fake_records(fake)
@@ -78,7 +78,7 @@ def write_run(folder: Path, fake: Fake) -> Path:
 
 
 def without_checksum(lines: str) -> str:
-    """Lines of an events.jsonl as versions wrote them that knew no checksums."""
+    """Return the lines of an events.jsonl as earlier versions wrote them, without checksums."""
     return re.sub(r',"crc32":"[0-9a-f]{8}"}', "}", lines)
 
 
@@ -95,7 +95,7 @@ def _about(fake: Fake) -> dict[str, Any]:
 
 
 def fake_records(fake: Fake) -> list[Record]:
-    """The events of a run whose loss falls as such losses do."""
+    """Return the events of a run whose loss falls as losses usually do."""
     numbers = stream(fake.seed, "fake", fake.label, fake.learners)
     shares = np.full(fake.learners, 1.0)
     if fake.straggler is not None:
@@ -183,7 +183,7 @@ def _matrix(fake: Fake, numbers: np.random.Generator) -> list[list[int]]:
 
 
 def fake_results(fake: Fake, records: Sequence[Record]) -> Results:
-    """The summary of those events."""
+    """Return the results of the run with these records."""
     numbers = stream(fake.seed, "fake words", fake.label, fake.learners)
     evaluations = [r for r in records if isinstance(r, Evaluation) and r.accepted]
     stale = [r for r in records if isinstance(r, Staleness)]

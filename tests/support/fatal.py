@@ -49,7 +49,7 @@ class Fatal(Task):
     once: str = ""
 
     def strikes(self, index: int) -> bool:
-        """Does this process die now?"""
+        """Return True if this process is to die at minibatch `index`, and note that it does."""
         if os.getpid() == self.spared:
             return False
         try:
@@ -67,7 +67,7 @@ class Fatal(Task):
 
 @dataclass(frozen=True)
 class Corrupt(Task):
-    """The gradient over minibatch `at` has another bit in one element."""
+    """A task of which the gradient over minibatch `at` has one wrong bit in one element."""
 
     quadratic: Quadratic
     at: int

@@ -13,7 +13,7 @@ CONFIG = FbankConfig(num_bins=12)
 
 
 def some_utterances(folder: Path) -> list[Utterance]:
-    """Five utterances by two speakers, of different lengths."""
+    """Write five utterances by two speakers, of different lengths; return them."""
     return [
         recorded(folder, name, seconds)
         for name, seconds in (("s2-a", 0.4), ("s1-a", 0.5), ("s2-b", 0.3), ("s1-b", 0.025), ("s2-c", 0.6))

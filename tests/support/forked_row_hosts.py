@@ -16,7 +16,7 @@ _STARTED: list["_RowHostFork"] = []
 
 
 class _RowHostFork(Preloaded):
-    """As `row_host.RowHost` starts one by `subprocess.Popen`."""
+    """A row host that takes the place of the process which `row_host.RowHost` starts by `subprocess.Popen`."""
 
     def __init__(self, command: Sequence[str], env: Mapping[str, str], **_: Any) -> None:
         hear, said = os.pipe()
@@ -29,10 +29,10 @@ class _RowHostFork(Preloaded):
 
 
 def fork_row_hosts() -> None:
-    """Start those of this process so from now on."""
+    """Start the row hosts of this process as forks from now on."""
     vars(row_host)["subprocess"] = SimpleNamespace(Popen=_RowHostFork, PIPE=PIPE)
 
 
 def row_hosts_end() -> None:
-    """Wait until those of all sessions of this process, which are closed, have ended."""
+    """Wait until the row hosts of all sessions of this process, which are closed, have ended."""
     until(lambda: all(process.returncode == 0 for process in _STARTED))

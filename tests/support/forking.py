@@ -57,13 +57,14 @@ def _python_command(arguments: Sequence[str]) -> list[str]:
 
 
 def _may_be_forked() -> bool:
-    """Has this process one thread, and no memory that it shares by an opened file? In a fork, what other threads hold
+    """Return True if this process has one thread, and shares no memory by an opened file. In a fork, what other threads
+    hold
     would stay held, and so would locks on that file, whoever has died."""
     return len(os.listdir("/proc/self/task")) == 1 and "/memfd:" not in Path("/proc/self/maps").read_text()
 
 
 def _become(command: list[str], environment: Mapping[str, str], before: Callable[[], None] | None) -> NoReturn:
-    """In a process that has just been forked: be the one that this Python command would have been."""
+    """Become, in a process that has just been forked, the process that this Python command would have been."""
     status = 1
     try:
         if before is not None:
@@ -133,7 +134,7 @@ def _open_streams(unbuffered: bool) -> None:
 
 
 def _exit_status(command: list[str]) -> int:
-    """Run it, and all that Python does at a process's end."""
+    """Run a Python command, and all that Python does at a process's end; return the exit status."""
     sys.orig_argv = [sys.executable, *command]
     status = 0
     try:

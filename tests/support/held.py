@@ -1,4 +1,4 @@
-"""A recogniser that waits until it may go on, and somebody who asks its server."""
+"""A recogniser that waits until it may go on, and a client of its server."""
 
 import http.client
 import io
@@ -20,8 +20,8 @@ RATE = 8000
 
 
 class HeldRecogniser(ToneRecogniser):
-    """Says when it has begun, by a file of its process in a folder; a recording of two words ends only once there is a
-    file `go_on`."""
+    """A recogniser that reports its beginning by a file, one for each process, in a folder; a recording of two words
+    ends only once there is a file `go_on`."""
 
     def __init__(self, folder: Path) -> None:
         super().__init__(RATE)
@@ -43,17 +43,17 @@ class HeldRecogniser(ToneRecogniser):
 
 
 def held_worker(folder: Path) -> Recognising:
-    """It, as a server has it."""
+    """Return a worker of a server with a recogniser that waits for files in `folder`."""
     return Recognising(HeldRecogniser(folder), Options(), listen(RATE))
 
 
 def begun(folder: Path) -> list[int]:
-    """Processes that have begun."""
+    """Return the ids of processes that have begun to recognise."""
     return [int(path.name) for path in folder.iterdir() if path.name.isdigit()]
 
 
 def form(words: Sequence[str]) -> tuple[bytes, dict[str, str]]:
-    """A recording as a form: body and headers."""
+    """Return a recording of these words as a form: body and headers."""
     sound = io.BytesIO()
     soundfile.write(sound, np.asarray(tones(words, RATE)), RATE, format="WAV", subtype="PCM_16")
     body = b'--x\r\nContent-Disposition: form-data; name="file"; filename="a.wav"\r\n\r\n'
@@ -61,7 +61,7 @@ def form(words: Sequence[str]) -> tuple[bytes, dict[str, str]]:
 
 
 def asked(port: int, words: Sequence[str] = ("LOW", "TOP")) -> tuple[int, str]:
-    """Status and words of a recording, or why it was refused."""
+    """Send a recording to the server; return the status, and the words heard or the reason of a refusal."""
     connection = http.client.HTTPConnection("127.0.0.1", port, timeout=60)
     connection.request("POST", "/v1/audio/transcriptions", *form(words))
     reply = connection.getresponse()

@@ -29,17 +29,17 @@ LEARNING_RATE = 0.02
 
 
 def results(exp: Path) -> Results:
-    """Of a run that has ended."""
+    """Return the results of a run that has ended."""
     return Results.from_json(read_json(exp / Results.FILE))
 
 
 def loss(exp: Path) -> float:
-    """Held out, nats a frame, of a run that has ended."""
+    """Return the held-out loss (nats a frame) of a run that has ended."""
     return results(exp).frame_cross_entropy["dev"]
 
 
 def undisturbed(folder: Path, strategy: str, learners: int, *options: str) -> list[float]:
-    """Held-out losses of three seeds to which nothing happens, in the simulator."""
+    """Return the held-out losses of undisturbed trainings with three seeds, in the simulator."""
     losses = []
     with chdir(folder):
         for seed in range(3):
@@ -51,7 +51,7 @@ def undisturbed(folder: Path, strategy: str, learners: int, *options: str) -> li
 
 
 def bound(losses: Sequence[float]) -> float:
-    """A held-out loss within the spread of these, of a few seeds: the worst, and as much again as they differ."""
+    """Return the largest held-out loss to accept beside `losses`, of a few seeds: the worst plus their difference."""
     return max(losses) + max(max(losses) - min(losses), 0.1 * max(losses))
 
 
@@ -78,7 +78,7 @@ class HostTraining:
     running: dict[int, Preloaded | subprocess.Popen[str]] = field(default_factory=dict)
 
     def environment(self, host: int) -> dict[str, str]:
-        """Torchrun's variables on a host."""
+        """Return the variables of torchrun for a host."""
         paths = [str(TESTS), str(TESTS.parent / "src"), os.environ.get("PYTHONPATH", "")]
         return {
             "RANK": f"{host * self.learners}",
@@ -93,12 +93,12 @@ class HostTraining:
         }
 
     def command(self) -> list[str]:
-        """The same on all hosts."""
+        """Return the command, the same on all hosts."""
         exp = str(self.folder / self.exp)  # not from where we are: a host may have a disk of its own there
         return [sys.executable, "-m", "roundelay.cli", "train", self.recipe, "--exp", exp, *self.options]
 
     def start(self, *hosts: int, environment: Mapping[str, str] | None = None) -> None:
-        """Start these hosts, or all; also again."""
+        """Start these hosts, or all; a host may be started again."""
         for host in hosts or range(self.number):
             with open(self.said(host), "a") as said:
                 variables = {**self.environment(host), **(environment or {})}
@@ -118,15 +118,15 @@ class HostTraining:
                 )
 
     def said(self, host: int) -> Path:
-        """File of a host's output."""
+        """Return the file of a host's output."""
         return self.folder / f"{Path(self.exp).name}-host{host}.txt"
 
     def words(self) -> str:
-        """All hosts'."""
+        """Return the output of all hosts."""
         return "\n".join(f"host {host}: {self.said(host).read_text()}" for host in sorted(self.running))
 
     def end(self, host: int = 0) -> int:
-        """A host's exit status, once it has ended."""
+        """Wait until a host has ended; return its exit status."""
         try:
             return self.running[host].wait(self.patience)
         except subprocess.TimeoutExpired:
@@ -135,14 +135,14 @@ class HostTraining:
     # What the run says of itself -------------------------------------------------------------------------------------
 
     def live(self) -> Live | None:
-        """Its present state; None before the first word."""
+        """Return the run's present state; None before the first report."""
         try:
             return Live.from_json(json.loads((self.folder / self.exp / Live.FILE).read_text()))
         except FileNotFoundError:
             return None
 
     def until(self, condition: Callable[[Live], Any], what: str) -> Live:
-        """Wait until the run says so."""
+        """Wait until the run's state fulfils `condition`, which is `what` in words; return the state."""
         deadline = time.monotonic() + self.patience
         while time.monotonic() < deadline:
             live = self.live()
@@ -154,13 +154,13 @@ class HostTraining:
         raise AssertionError(f"never {what}: {self.live()}\n{self.words()}")
 
     def begun(self) -> Live:
-        """Wait until frames are trained."""
+        """Wait until some frames are trained; return the run's state."""
         return self.until(lambda live: live.epoch_frames > 0, "training")
 
     def living(self, *ranks: int) -> Live:
-        """Wait until just these learners live."""
+        """Wait until exactly the learners `ranks` live; return the run's state."""
         return self.until(lambda live: live.living == list(ranks), f"learners {ranks} alone alive")
 
     def events(self) -> list[Record]:
-        """All records of the run so far."""
+        """Return all records of the run so far."""
         return read_events(self.folder / self.exp / "events.jsonl")

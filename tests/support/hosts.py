@@ -44,7 +44,7 @@ def free_port() -> int:
 
 
 def place(sizes: Sequence[int], host: int, port: int, later: int = 0) -> HostPlace:
-    """Host number `host` of several that have so many learners each, of which so many may join `later`."""
+    """Return the place of host number `host`, where hosts have `sizes` learners, of which `later` may join later."""
     first = sum(sizes[:host])
     ranks = tuple(range(first, first + sizes[host]))
     listen = ("127.0.0.1", 0 if host else port)
@@ -54,7 +54,7 @@ def place(sizes: Sequence[int], host: int, port: int, later: int = 0) -> HostPla
 
 @dataclass
 class Hosts:
-    """All but the first, as processes; use as a context manager."""
+    """All hosts except the first, as processes; use as a context manager."""
 
     name: str  # of the strategy
     sizes: tuple[int, ...]
@@ -100,7 +100,7 @@ class Hosts:
 
     @property
     def place(self) -> HostPlace:
-        """Of the first host."""
+        """Place of the first host."""
         return place(self.sizes, 0, self.port, self.later)
 
     @property
@@ -117,11 +117,11 @@ class Hosts:
         self.running[host] = Preloaded(["-m", "support.hosts", str(host), json.dumps(facts)], environment())
 
     def kill(self, host: int) -> None:
-        """The whole tree, at once."""
+        """Kill a host with all of its processes."""
         self.running.pop(host).end_group()
 
     def end(self, host: int) -> tuple[int, str]:
-        """Exit status, and what it said, once it has ended."""
+        """Wait until a host has ended; return its exit status and its output."""
         if host in self.kept:
             process = self.kept.pop(host)
             found = process.end(60)
@@ -147,7 +147,7 @@ class Hosts:
 
 
 def lead(host: int, facts: dict[str, Any]) -> None:
-    """Be a host until the run has ended."""
+    """Be host number `host` until the run has ended."""
     hosts = Hosts(**{**facts, "sizes": tuple(facts["sizes"])})
     if host == hosts.fatal_mean[0]:
         die_with_a_mean(hosts.fatal_mean[1])
@@ -167,7 +167,7 @@ def die_with_a_mean(number: int) -> None:
 
 
 def main() -> None:
-    """A host, of one run or, told on standard input, of one after the other."""
+    """Be a host of one run, or of one run after the other, as told on standard input."""
     if len(sys.argv) > 1:
         return lead(int(sys.argv[1]), json.loads(sys.argv[2]))
     for line in sys.stdin:

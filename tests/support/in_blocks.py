@@ -18,7 +18,7 @@ BLOCK, WINDOW = 100, 600
 
 
 def runs(labels: NDArray[np.int32], splits: Mapping[str, list[str]]) -> dict[str, LabelledRuns]:
-    """Labelled frames of the toy corpus by split, in small blocks."""
+    """Return the labelled frames of the toy corpus by split, in small blocks."""
     store = toy()[0]
     found = {name: LabelledRuns.find(labels, store, some) for name, some in splits.items()}
     return {
@@ -28,7 +28,7 @@ def runs(labels: NDArray[np.int32], splits: Mapping[str, list[str]]) -> dict[str
 
 
 def examples_in_blocks(name: str) -> FrameExamples | SequenceExamples:
-    """The toy corpus as the tiny network of this name draws it."""
+    """Return the toy corpus, drawn in blocks, as examples for the tiny network of this name."""
     store, labels, splits, _ = toy()
     examples = tiny(name).examples(store, labels, runs(labels, splits), "blocks")
     examples.window = WINDOW
@@ -37,7 +37,7 @@ def examples_in_blocks(name: str) -> FrameExamples | SequenceExamples:
 
 @dataclass(frozen=True)
 class InBlocks(Task):
-    """Trains a tiny network in that order."""
+    """The task of training a tiny network on examples drawn in blocks."""
 
     name: str
 

@@ -44,7 +44,7 @@ class KeptHost:
         self.busy = True
 
     def end(self, seconds: float) -> tuple[int, str]:
-        """Exit status of the run, and what was said in it, once it has ended; in time, or the process is killed."""
+        """Wait until the run has ended, for `seconds` before a kill; return its exit status and its output."""
         said: list[str] = []
         deadline = time.monotonic() + seconds
         while True:
@@ -61,7 +61,7 @@ class KeptHost:
         return status, "".join(said)
 
     def close(self) -> None:
-        """Kill it, with all that it has started."""
+        """Kill the process, with all processes that it has started."""
         self.process.end_group()
         self._reader.join()
         self._told.close()
@@ -70,7 +70,7 @@ class KeptHost:
 
 @contextmanager
 def keeping_hosts() -> Iterator[None]:
-    """Inside, hosts that have ended well are used again."""
+    """Have host processes that ended well used again, while the body lasts."""
     _KEEPING[0] = True
     try:
         yield
@@ -81,14 +81,14 @@ def keeping_hosts() -> Iterator[None]:
 
 
 def kept() -> KeptHost | None:
-    """A process for a host: one that is idle, or a new one; None where none is kept."""
+    """Return a process for a host: an idle one, or a new one; None outside of `keeping_hosts`."""
     if not _KEEPING[0]:
         return None
     return _IDLE.pop() if _IDLE else KeptHost()
 
 
 def give_back(host: KeptHost) -> None:
-    """It is used again if its run has ended."""
+    """Make a process available again, if its run has ended."""
     if host.busy:
         host.close()
     else:

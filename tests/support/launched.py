@@ -23,14 +23,14 @@ TORCHRUN = (sys.executable, "-m", "torch.distributed.run", "--nproc-per-node")
 def run_learners(
     learners: int, *command: str, by: tuple[str, ...] = LAUNCH, expect: int = 0
 ) -> "subprocess.CompletedProcess[str]":
-    """`command` as so many learners, started `by` a module of Python; its exit status must be `expect`."""
+    """Run `command` as `learners` learners, started `by` a module of Python; its exit status must be `expect`."""
     return _run([*by[1:], str(learners), *command], expect, {})
 
 
 def replay(
     record: Path, *behind: str, expect: int = 0, variables: Mapping[str, str] = MappingProxyType({})
 ) -> "subprocess.CompletedProcess[str]":
-    """The script that is recorded there, again."""
+    """Replay the script that is recorded in `record`, with the command `behind` if given; exit status as expected."""
     return _run(["-m", "roundelay.cli", "replay", str(record), *behind], expect, variables)
 
 
@@ -41,12 +41,12 @@ def _run(arguments: list[str], expect: int, variables: Mapping[str, str]) -> "su
 
 
 def report(**facts: Any) -> None:
-    """A learner's line to its test. One write, so that lines of several learners do not mix."""
+    """Print a learner's facts as a line for its test, by one write, so that lines of several learners do not mix."""
     os.write(1, (json.dumps(facts) + "\n").encode())
 
 
 def reports(text: str) -> dict[str, dict[int, dict[str, Any]]]:
-    """Reports of learners: by what it is about (`law`), by rank."""
+    """Return the reports of learners in `text`, by `law`, which says what each is about, and by rank."""
     found: dict[str, dict[int, dict[str, Any]]] = defaultdict(dict)
     for line in text.splitlines():
         if said := re.fullmatch(r"(?:\[[\d.]+\] )?({.*})", line):  # `roundelay launch` says whose line it is

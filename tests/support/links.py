@@ -1,4 +1,4 @@
-"""Links between two hosts that are one, and strangers who connect as well."""
+"""Links between two hosts in one process, and connections of strangers."""
 
 import socket
 import struct
@@ -30,7 +30,7 @@ def listening(
 def pair(
     *, largest: int = 30_000_000, encrypts: bool = True, patience: float = 10.0
 ) -> Iterator[tuple[Link, Link, Listener]]:
-    """Two ends of a link: of who connected, and of who listens."""
+    """Yield both ends of a link, that of the connecting side first, and the listener."""
     options = LinkOptions(encrypts, largest)
     with listening(options, patience) as listener:
         near = Link.connect(listener.address, SECRET, {"host": 1}, 60.0, options)
@@ -48,7 +48,7 @@ def raw(listener: Listener) -> socket.socket:
 
 
 def drain(stranger: socket.socket) -> bytes:
-    """Everything that comes until the other side closes."""
+    """Return all bytes that come until the other side closes."""
     data = b""
     with suppress(ConnectionError):
         while piece := stranger.recv(65_536):
@@ -67,7 +67,7 @@ def still_open_to_ours(listener: Listener) -> None:
 
 
 def sealed(link: Link, kind: bytes = b"word", text: bytes = b"{}", payload: bytes = b"", **changed: Any) -> bytes:
-    """The next frame of `link` as it would go over the wire, with other sizes than its own where they are given."""
+    """Return the next frame of `link` as it would be sent, with other sizes than its own where they are given."""
     fields = {"kinds": len(kind), "texts": len(text), "size": len(payload)}
     parts = [struct.pack("!BIQ", *{**fields, **changed}.values()), kind + text, payload]
     data = b""
@@ -78,13 +78,13 @@ def sealed(link: Link, kind: bytes = b"word", text: bytes = b"{}", payload: byte
 
 
 def put(link: Link, data: bytes) -> None:
-    """Onto the wire, as it is."""
+    """Send `data` over the link's socket as it is."""
     link.write([memoryview(data)])
 
 
 @contextmanager
 def putting(link: Link, data: bytes) -> Iterator[None]:
-    """Onto the wire meanwhile: it may be more than the kernel keeps until somebody reads it."""
+    """Send `data` over the link's socket while the body lasts: it may be more than the kernel's buffer holds."""
 
     def write() -> None:
         with suppress(LinkClosed):

@@ -21,7 +21,7 @@ SECRET = b"of these tests"
 
 @dataclass(frozen=True)
 class MeanHost:
-    """One of them, with the means of its learners by rank."""
+    """A host that takes means with others in this process, with the means of its learners by rank."""
 
     arena: Arena
     means: dict[int, Means]
@@ -34,14 +34,14 @@ class MeanHost:
 
     @property
     def complete(self) -> int:
-        """Number of the last mean that is."""
+        """Number of the last mean that is complete."""
         return int(self.arena.view(HostMeanSequences).global_seq[0])
 
 
 def mean_host(
     size: int, links: MeanLinks, *, patience: float = 60, goes_on: bool = False, part: int = 0, **options: Any
 ) -> MeanHost:
-    """Begin with one, of vectors of this size, a part of a segment."""
+    """Return a host whose vectors have `size` elements, at the beginning of a part of a segment."""
     ranks, learners = links.hosts[links.host], sum(map(len, links.hosts))
     layout = Layout(learners, size, views=(HostMeanSequences, BellTable))
     arena, failures = Arena(create_file(layout), layout, Patience(ranks[0], patience)), list[str]()
@@ -61,7 +61,7 @@ def end(hosts: Sequence[MeanHost]) -> None:
 
 @contextmanager
 def linked(pairs: Sequence[tuple[int, int]]) -> Iterator[dict[int, dict[int, Link]]]:
-    """Links between pairs of hosts: by host, by the other."""
+    """Yield links between pairs of hosts, by host and by the host at the other end."""
     listener = Listener(("127.0.0.1", 0), SECRET)
     links: dict[int, dict[int, Link]] = {host: {} for pair in pairs for host in pair}
     for low, high in pairs:

@@ -9,7 +9,7 @@ MOST = {"rank": 100.0, "row": 100.0, "elements": 2.0**40}
 
 
 class Word(Message):
-    """Anything."""
+    """A message of any content."""
 
     n: int = 0
 

@@ -19,12 +19,12 @@ INTERNET = ("tcp", "tcp6", "udp", "udp6", "raw", "raw6")
 
 
 def rank_0_is_there() -> bool:
-    """Has it come to where learners meet?"""
+    """Return True if rank 0 has come to the place where learners meet."""
     return "@" + _socket_name(read_world(), 0)[1:] in Path("/proc/net/unix").read_text()
 
 
 def overwrite(victim: str) -> None:
-    """Attack of somebody who reaches the store: say of rank 0's memory that it is the file `victim`."""
+    """Attack as a process that reaches the store: write there that rank 0's memory is the file `victim`."""
     client = TCPStore(os.environ["MASTER_ADDR"], int(os.environ["MASTER_PORT"]), None, wait_for_workers=False)
     store, key = PrefixStore("roundelay", client), "arena 0"
     until(lambda: store.check([key]) or rank_0_is_there())
@@ -33,7 +33,7 @@ def overwrite(victim: str) -> None:
 
 
 def internet_sockets(process: str) -> list[str]:
-    """Lines of /proc/net for sockets of this process."""
+    """Return the lines of /proc/net for the sockets of a process."""
     mine = set()
     for descriptor in Path(f"/proc/{process}/fd").iterdir():
         link = os.readlink(descriptor) if descriptor.is_symlink() else ""

@@ -14,7 +14,7 @@ _NUMBERS = [struct.pack("<i", n) for n in (-1, 0, 1, 2**31 - 1, -(2**31), 65536)
 
 @st.composite
 def damaged(draw: st.DrawFn, whole: bytes) -> bytes:
-    """`whole` with up to four changes: bytes changed, taken out, put in, numbers put over others, the end cut off."""
+    """Draw `whole` with up to four changes: bytes changed, taken out, put in, numbers overwritten, the end cut off."""
     data = bytearray(whole)
     for _ in range(draw(st.integers(1, 4))):
         at = draw(st.integers(0, max(0, len(data) - 1)))
@@ -37,7 +37,7 @@ def damaged(draw: st.DrawFn, whole: bytes) -> bytes:
 
 @contextmanager
 def may_be_refused(pattern: str) -> Iterator[None]:
-    """Anything that goes wrong in here is an error of the user's, whose message matches; all else is a defect."""
+    """Allow the body to fail by a UserError whose message matches `pattern`; any other error is a defect."""
     said = None
     try:
         yield

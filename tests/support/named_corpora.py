@@ -16,14 +16,15 @@ PHONE_RATE = 8000  # Hz
 
 
 def sentences(rng: np.random.Generator, count: int, longest: int = 4) -> list[list[str]]:
-    """Of the language of beeps."""
+    """Return `count` random sentences of the language of beeps, of up to `longest` words."""
     return [[str(w) for w in rng.choice(list(WORDS), int(rng.integers(1, longest + 1)))] for _ in range(count)]
 
 
 def librispeech(
     folder: Path, parts: Mapping[str, Sequence[int]], utterances: int = 10, seed: int = 0, speakers: bool = True
 ) -> Path:
-    """Parts with these readers, one chapter each, `utterances` in a chapter; and SPEAKERS.TXT, odd numbers women."""
+    """Write parts of LibriSpeech with these readers, one chapter each, `utterances` in a chapter; and SPEAKERS.TXT,
+    where odd numbers are women."""
     rng = stream(seed, "librispeech")
     rows = [";ID |SEX| SUBSET |MINUTES| NAME\n"]
     for part, readers in parts.items():
@@ -43,7 +44,7 @@ def librispeech(
 
 
 def mu_law(samples: Float64) -> bytes:
-    """8-bit mu-law (ITU-T G.711) of samples between -1 and 1."""
+    """Return samples between -1 and 1 as 8-bit mu-law (ITU-T G.711)."""
     linear = np.round(np.clip(samples, -1, 1) * 32635).astype(np.int64)
     magnitude = np.minimum(np.abs(linear), 32635) + 132
     exponent = np.floor(np.log2(magnitude)).astype(np.int64) - 7
@@ -60,7 +61,7 @@ def sphere(
     declared: int | None = None,
     fields: str = "",
 ) -> Path:
-    """A SPHERE file of mu-law samples; `declared` samples in its header, if not those that are there."""
+    """Write a SPHERE file of mu-law samples, whose header tells of `declared` samples if given; return its path."""
     samples = np.stack(channels, axis=1).reshape(-1)
     header = (
         "NIST_1A\n   1024\n"
@@ -78,7 +79,7 @@ Turns = list[tuple[str, float, float, list[str]]]
 
 
 def call(path: Path, rng: np.random.Generator, turns: int, coding: str = "ulaw") -> Turns:
-    """A call of short turns, A and B in turn, in the two channels of a SPHERE file; who says what when."""
+    """Write a call of turns, A and B in turn, as two channels of a SPHERE file; return who says what, and when."""
     pieces: tuple[list[Float64], list[Float64]] = ([], [])
     told: Turns = []
     now = 0.0
@@ -109,7 +110,8 @@ st[ay]- s t
 
 
 def switchboard(folder: Path, calls: int = 6, turns: int = 16, seed: int = 0, hub5: bool = True) -> Path:
-    """Switchboard-1 and Hub5-2000 under one roof, nested as the LDC does; a segment of silence before every turn."""
+    """Write Switchboard-1 and Hub5-2000 in one folder, nested as the LDC does, with a segment of silence before every
+    turn; return the folder."""
     rng = stream(seed, "switchboard")
     for number in range(2001, 2001 + calls):
         told = call(folder / "LDC97S62" / "swb1_d1" / "data" / f"sw0{number}.sph", rng, turns)

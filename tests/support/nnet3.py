@@ -20,7 +20,7 @@ INTEGERS = {"InputDim", "Dim", "RankIn", "RankOut", "UpdatePeriod", "NumComponen
 
 @dataclass
 class Component:
-    """Fields by name."""
+    """A component of a network: its type, and its fields by name."""
 
     kind: str
     fields: dict[str, Any] = field(default_factory=dict)
@@ -28,7 +28,7 @@ class Component:
 
 @dataclass
 class AcousticModel:
-    """Triples of the transition model, the network, and priors."""
+    """An acoustic model: triples of the transition model, the network, and priors."""
 
     triples: list[tuple[int, int, int]]
     lines: list[str]
@@ -37,7 +37,7 @@ class AcousticModel:
 
 
 class Bytes:
-    """Tokens and numbers one after the other."""
+    """A reader of tokens and numbers, one after the other, from bytes."""
 
     def __init__(self, data: bytes) -> None:
         self.data, self.at = data, 0
@@ -75,7 +75,7 @@ class Bytes:
 
 
 def read_model(path: Path) -> AcousticModel:
-    """Everything but the topology, which kaldi_model reads."""
+    """Read all of a final.mdl except the topology, which kaldi_model reads."""
     source = Bytes(path.read_bytes())
     assert source.data[:2] == b"\0B"
     source.after("<Triples>")
@@ -138,13 +138,13 @@ class Computation:
         return self.value(node, frame, alone=True)
 
     def scores(self) -> Vector:
-        """(T, S): what Kaldi searches, unscaled."""
+        """Return the scores (T, S) that Kaldi searches, unscaled."""
         self.values = {}
         found = [self.value("output", frame) for frame in range(len(self.features))]
         return np.array(found) - np.log(self.model.priors)
 
     def value(self, node: str, frame: int, alone: bool = False) -> Vector | None:
-        """The value of a node; `alone`: for an utterance of the frame 0 alone."""
+        """Return the value of a node at a frame; `alone`: for an utterance of the frame 0 alone."""
         if (node, frame) in self.values:
             return self.values[node, frame]
         kind, told = self.nodes[node]
@@ -166,7 +166,7 @@ class Computation:
         return found
 
     def described(self, tree: Tree, frame: int, alone: bool) -> Vector | None:
-        """The value of a descriptor."""
+        """Return the value of a descriptor at a frame."""
         if isinstance(tree, str):
             return self.value(tree, frame, alone)
         name, given = tree
@@ -186,7 +186,7 @@ class Computation:
         return np.concatenate(parts) if name == "Append" else np.sum(parts, 0)
 
     def width(self, tree: Tree) -> int:
-        """Columns of a descriptor."""
+        """Return the number of columns of a descriptor."""
         if not isinstance(tree, str):
             name, given = tree
             widths = [
@@ -207,7 +207,7 @@ class Computation:
 
 
 def parse(text: str) -> Tree:
-    """A descriptor: a name, or a word and what it is given."""
+    """Return a descriptor as a tree: a name, or a word and its arguments."""
     text = text.strip()
     match = re.fullmatch(r"(\w+)\((.*)\)", text)
     if match is None:
@@ -223,7 +223,7 @@ def parse(text: str) -> Tree:
 
 
 def apply(component: Component, x: Vector) -> Vector:
-    """A component, by its definition in nnet3."""
+    """Return the output of a component for input `x`, by its definition in nnet3."""
     told = component.fields
     found: Vector
     if component.kind in ("NaturalGradientAffineComponent", "FixedAffineComponent"):
@@ -251,6 +251,6 @@ def apply(component: Component, x: Vector) -> Vector:
 
 
 def sigmoid(x: Vector) -> Vector:
-    """1 / (1 + exp(-x))."""
+    """Return 1 / (1 + exp(-x))."""
     found: Vector = 1.0 / (1.0 + np.exp(-x))
     return found

@@ -24,7 +24,7 @@ PLAN = SegmentPlan(EpochPlan(0, 240, 24, 3, 0), 0.5)
 
 
 class HandLock(Lock):
-    """A lock that a test may hold for somebody else."""
+    """A lock that a test may hold in the place of another learner."""
 
     taken = False
 
@@ -42,7 +42,8 @@ class HandLock(Lock):
 
 
 class Notes(ClockedBackend):
-    """Learner 0 of three: notes what it is asked for. Every primitive takes one second of a clock, a gradient four."""
+    """Backend of learner 0 of three, which notes what it is asked for. A primitive takes one second, a gradient
+    four."""
 
     def __init__(self) -> None:
         self.log: list[str] = []
@@ -65,7 +66,7 @@ class Notes(ClockedBackend):
         self.me.begin_segment(PLAN, (0, 1, 2), "row")
 
     def said(self, what: str, seconds: float = 1.0) -> None:
-        """Note it."""
+        """Note that `what` was asked for, and advance the clock by `seconds`."""
         self.log.append(what)
         self.clock += seconds
 

@@ -62,7 +62,7 @@ def _begin(handler: BaseHTTPRequestHandler, status: int, length: int | None, hea
 
 
 def whole(data: bytes, **headers: str) -> Answer:
-    """All of it, whatever range was asked for."""
+    """Return an answer with all of `data`, for any range that is asked for."""
 
     def answer(handler: BaseHTTPRequestHandler) -> None:
         _begin(handler, 200, len(data), headers)
@@ -72,7 +72,7 @@ def whole(data: bytes, **headers: str) -> Answer:
 
 
 def truncated(data: bytes, at: int, **headers: str) -> Answer:
-    """Announces all and ends after `at` bytes."""
+    """Return an answer that announces all of `data` and ends after `at` bytes."""
 
     def answer(handler: BaseHTTPRequestHandler) -> None:
         _begin(handler, 200, len(data), headers)
@@ -82,7 +82,7 @@ def truncated(data: bytes, at: int, **headers: str) -> Answer:
 
 
 def stalled(server: OddServer, data: bytes, at: int, **headers: str) -> Answer:
-    """Falls silent after `at` bytes, until the next request or the end of the test."""
+    """Return an answer that stops after `at` bytes, until the next request or the end of the test."""
 
     def answer(handler: BaseHTTPRequestHandler) -> None:
         released = server.released
@@ -95,7 +95,8 @@ def stalled(server: OddServer, data: bytes, at: int, **headers: str) -> Answer:
 
 
 def ranged(data: bytes, etag: str, at: int | None = None, claimed: int = 0) -> Answer:
-    """As the standard says: the range, unless If-Range names another version; ends after `at` bytes if given.
+    """Return an answer by the standard: the range, unless If-Range names another version; ends after `at` bytes if
+    given.
 
     `claimed` is added to the range that the answer says it is.
     """
@@ -116,7 +117,7 @@ def ranged(data: bytes, etag: str, at: int | None = None, claimed: int = 0) -> A
 
 
 def refusing(status: int) -> Answer:
-    """An error."""
+    """Return an answer with the error `status`."""
 
     def answer(handler: BaseHTTPRequestHandler) -> None:
         _begin(handler, status, 0, {})

@@ -21,18 +21,18 @@ NEEDED = [
 
 
 def device() -> torch.device:
-    """As learners are told of it: without a number."""
+    """Return the device of these tests, without a number, as learners are given it."""
     return torch.device(DEVICE)
 
 
 def exact() -> None:
-    """In this process no matrix is rounded to TF32 before it is multiplied, as cuDNN else does in LSTMs and
+    """Have no matrix of this process rounded to TF32 before it is multiplied, as cuDNN otherwise does in LSTMs and
     convolutions."""
     torch.backends.cudnn.allow_tf32 = False
     torch.backends.cuda.matmul.allow_tf32 = False
 
 
 def distance(found: torch.Tensor, expected: torch.Tensor) -> float:
-    """Length of the difference over the length of what was expected; NaN: something is no number."""
+    """Return the length of the difference over the length of `expected`; NaN if an element is NaN."""
     found, expected = found.detach().cpu().double(), expected.detach().cpu().double()
     return float((found - expected).norm() / expected.norm())

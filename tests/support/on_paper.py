@@ -42,12 +42,12 @@ class Paper:
 
     @property
     def task(self) -> Quadratic:
-        """The function that is minimised."""
+        """The task: the function that is minimised."""
         return Quadratic(self.parameters, seed=self.seed)
 
     @property
     def epoch(self) -> EpochPlan:
-        """Its minibatches."""
+        """The plan of the epoch, which has the minibatches."""
         return EpochPlan(0, self.rounds * MINIBATCH - self.cut, MINIBATCH, self.learners, 1)
 
     @property
@@ -56,17 +56,17 @@ class Paper:
         return torch.zeros(self.learners, self.parameters)
 
     def gradient(self, x: Tensor, index: int) -> Tensor:
-        """At `x` (P,), over minibatch number `index`, (P,)."""
+        """Return the gradient (P,) at `x` (P,) over minibatch number `index`."""
         out = torch.empty(self.parameters)
         _built(self.task).gradient(x, self.epoch.piece(index), self.epoch, out)
         return out
 
     def gradients(self, rows: Tensor, round_: int) -> Tensor:
-        """Of every learner at its own row, over its minibatch of the round, (L, P)."""
+        """Return the gradients (L, P) of every learner at its own row, over its minibatch of the round."""
         return torch.stack([self.gradient(row, round_ * self.learners + rank) for rank, row in enumerate(rows)])
 
     def frames(self, round_: int) -> Tensor:
-        """Of every learner's minibatch of the round, (L, 1)."""
+        """Return the number of frames, (L, 1), of every learner's minibatch of the round."""
         return torch.tensor(
             [[float(self.epoch.piece(round_ * self.learners + r).frames)] for r in range(self.learners)]
         )
@@ -82,12 +82,12 @@ class Ended:
     outcome: Outcome
 
     def vector(self, name: str) -> Tensor:
-        """The rows, the centre, or what is kept under a name."""
+        """Return the rows, the centre, or other vectors, by name."""
         return {"rows": self.rows, "centre": self.centre, **self.memory}[name]
 
 
 def same(found: Tensor, expected: Tensor) -> None:
-    """But for the order of additions."""
+    """Check that two tensors are the same except for the order of additions."""
     torch.testing.assert_close(found, expected.expand_as(found), rtol=1e-4, atol=1e-5)
 
 
@@ -100,7 +100,8 @@ def simulated(
     stragglers: tuple[Straggler, ...] = (),
     scattered: Tensor | None = None,
 ) -> Ended:
-    """The epoch on `paper`, by strategy `name` (support.clusters); all learners equally fast unless told otherwise.
+    """Simulate the epoch of `paper` by strategy `name` (support.clusters); learners are equally fast unless told
+    otherwise.
 
     `scattered` (L, P) are rows to begin with.
     """
@@ -141,7 +142,7 @@ class _WatchedLearner(QuadraticLearner):
 
 
 def in_turn(paper: Paper) -> Iterator[tuple[int, int, int]]:
-    """(round, learner, minibatch) as equally fast asynchronous learners take them."""
+    """Yield (round, learner, minibatch) in the order in which equally fast asynchronous learners take them."""
     for round_ in range(paper.rounds):
         for rank in range(paper.learners):
             yield round_, rank, round_ * paper.learners + rank

@@ -22,7 +22,7 @@ _TEMPLATES: list["_Template"] = []
 
 
 def environment(**more: object) -> dict[str, str]:
-    """Variables of a process that finds what tests find, and computes with one thread."""
+    """Return environment variables of a process that finds the modules of the tests, and computes with one thread."""
     paths = [str(TESTS), str(TESTS.parent / "src"), *filter(None, sys.path)]
     ours = {"OMP_NUM_THREADS": "1", "PYTHONPATH": os.pathsep.join(paths)}
     return {**os.environ, **ours, **{name: str(value) for name, value in more.items()}}
@@ -61,16 +61,16 @@ class Preloaded:
         self.pid = int(self._status.recv(LONGEST))
 
     def poll(self) -> int | None:
-        """Exit status, or None while it runs."""
+        """Return the exit status, or None while the process runs."""
         with suppress(subprocess.TimeoutExpired):
             self.wait(0.0)
         return self.returncode
 
     def wait(self, timeout: float | None = None) -> int:
-        """Exit status of the process, once it has ended.
+        """Wait until the process has ended; return its exit status.
 
         Raises:
-            subprocess.TimeoutExpired: it still runs after so many seconds.
+            subprocess.TimeoutExpired: the process still runs after `timeout` seconds.
         """
         if self.returncode is None:
             if not select.select([self._status], [], [], timeout)[0]:
@@ -82,20 +82,20 @@ class Preloaded:
         return self.returncode
 
     def send_signal(self, number: int) -> None:
-        """Send it a signal, if it runs."""
+        """Send the process a signal, if it runs."""
         if self.poll() is None:
             with suppress(ProcessLookupError):
                 os.kill(self.pid, number)
 
     def kill(self) -> None:
-        """Kill it, if it runs."""
+        """Kill the process, if it runs."""
         self.send_signal(signal.SIGKILL)
 
     def communicate(self, timeout: float | None = None) -> tuple[str, str]:
-        """All that it has written, once it has ended, and nothing beside it.
+        """Wait until the process has ended; return all its output, and "".
 
         Raises:
-            subprocess.TimeoutExpired: it still runs after so many seconds.
+            subprocess.TimeoutExpired: the process still runs after `timeout` seconds.
         """
         self.wait(timeout)
         if self._written is not None:
@@ -105,7 +105,7 @@ class Preloaded:
         return self._text, ""
 
     def end_group(self) -> None:
-        """Kill it with its process group, if it runs, and wait for it."""
+        """Kill the process with its process group, if it runs, and wait for its end."""
         if self.poll() is None:
             with suppress(ProcessLookupError):
                 os.killpg(self.pid, signal.SIGKILL)
@@ -113,10 +113,10 @@ class Preloaded:
 
 
 def run_preloaded(command: Sequence[str], env: Mapping[str, str], timeout: float) -> "subprocess.CompletedProcess[str]":
-    """A process of this Python command, once it has ended.
+    """Run a Python command to its end in a process; return the ended process with its output.
 
     Raises:
-        subprocess.TimeoutExpired: it has not after so many seconds, and was killed.
+        subprocess.TimeoutExpired: the process had not ended after `timeout` seconds, and was killed.
     """
     with tempfile.TemporaryFile("w+") as out, tempfile.TemporaryFile("w+") as error:
         process = Preloaded(command, env, [out.fileno(), error.fileno()])
@@ -151,13 +151,13 @@ class _Template:
         atexit.register(self.close)
 
     def fork(self, streams: Sequence[int], facts: Sequence[object]) -> socket.socket:
-        """A socket that says the process's number, and later its exit status."""
+        """Fork a process; return a socket that gives its id, and later its exit status."""
         mine, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
         with theirs:
             socket.send_fds(self._control, [json.dumps(facts).encode()], [theirs.fileno(), *streams])
         return mine
 
     def close(self) -> None:
-        """It ends, and what it has forked is killed."""
+        """Have the template end, and all that it has forked killed."""
         self._control.close()
         self._process.wait()

@@ -1,4 +1,4 @@
-"""Processes of this machine: some of Python that are run to their end, and others as the kernel tells of them."""
+"""Processes of this machine: Python processes that are run to their end, and the kernel's facts about any process."""
 
 import subprocess
 import sys
@@ -9,8 +9,8 @@ from pathlib import Path
 def run_python(
     *arguments: str, where: Path | None = None, env: Mapping[str, str] | None = None, expect: int = 0
 ) -> "subprocess.CompletedProcess[str]":
-    """A new process of Python that has ended, with its output; its exit status must be `expect`. `Preloaded` is faster
-    for one that needs torch."""
+    """Run Python with these arguments to its end; return the process with its output. Its exit status must be `expect`.
+    `Preloaded` is faster for a process that needs torch."""
     done = subprocess.run(
         [sys.executable, *arguments], cwd=where, env=env, capture_output=True, text=True, timeout=110, check=False
     )
@@ -19,7 +19,7 @@ def run_python(
 
 
 def stat(process: int) -> tuple[str, int]:
-    """State, as one letter, and parent of a process; of one that is gone, X and 0."""
+    """Return the state of a process, as one letter, and its parent; ("X", 0) if the process is gone."""
     try:
         state, parent, *_ = Path(f"/proc/{process}/stat").read_text().rpartition(")")[2].split()
     except (FileNotFoundError, ProcessLookupError):
@@ -28,12 +28,12 @@ def stat(process: int) -> tuple[str, int]:
 
 
 def alive(process: int) -> bool:
-    """True while a process runs."""
+    """Return True while a process runs."""
     return stat(process)[0] not in "ZX"
 
 
 def learners_among(processes: Iterable[int]) -> list[int]:
-    """Those of a host's processes that are its learners, oldest first: children of its fork server, which is a child of
-    its first."""
+    """Return those of a host's processes that are its learners, oldest first: children of its fork server, which is a
+    child of its first process."""
     parents = {process: stat(process)[1] for process in processes}
     return sorted(process for process, parent in parents.items() if parents.get(parent) in parents)

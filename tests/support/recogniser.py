@@ -19,7 +19,7 @@ SECONDS = 0.6  # of a word
 
 
 def tones(words: Sequence[str], rate: int, pause: float = 1.0) -> Samples:
-    """Words with so many seconds of quiet noise before each, and one behind the last."""
+    """Return samples of words, with `pause` seconds of quiet noise before each and one second behind the last."""
     time = np.arange(round(SECONDS * rate)) / rate
     shape = np.minimum(1, 10 * np.minimum(time, time[::-1]))
     gap = np.zeros(round(pause * rate))
@@ -30,13 +30,13 @@ def tones(words: Sequence[str], rate: int, pause: float = 1.0) -> Samples:
 
 
 def places(words: Sequence[str], pause: float = 1.0) -> list[float]:
-    """Beginnings of the words of `tones` (s)."""
+    """Return the beginnings (s) of the words in the samples that `tones` makes."""
     return [number * (pause + SECONDS) + pause for number in range(len(words))]
 
 
 @dataclass(frozen=True)
 class Heard:
-    """Words of a piece."""
+    """The words that were heard in a piece, with their times."""
 
     timed: tuple[TimedWord, ...]
     alternatives: Alternatives = NO_ALTERNATIVES
@@ -47,7 +47,7 @@ class Heard:
 
 
 def heard(samples: Samples, rate: int) -> Heard:
-    """The tones of a piece, from 50 ms of loudness on, with their times."""
+    """Return the tones of a piece that are at least 50 ms long, with their times."""
     step = rate // 100
     loud = np.sqrt(np.mean(np.square(samples[: len(samples) // step * step].reshape(-1, step)), 1)) > 0.03
     edges = np.flatnonzero(np.diff(np.concatenate([[False], loud, [False]]).astype(int))).reshape(-1, 2)
@@ -63,10 +63,10 @@ def heard(samples: Samples, rate: int) -> Heard:
 
 @dataclass
 class ToneRecogniser:
-    """Implements `Recogniser`.
+    """A `Recogniser` of words of one tone each.
 
     Attributes:
-        asked: lengths of the pieces that were normalised together, in samples.
+        asked: lengths, in samples, of the pieces that were normalised together.
     """
 
     sample_rate: int = 8000
@@ -100,7 +100,7 @@ class ToneRecogniser:
 
 
 class ToneListener:
-    """Implements `Listening`: words so far every tenth of a second, final ones once a pause follows."""
+    """A `Listening` that gives the words so far every tenth of a second, and final words once a pause follows."""
 
     def __init__(self, sample_rate: int = 8000, pause: float = 0.5) -> None:
         self.sample_rate, self._pause = sample_rate, pause
@@ -128,5 +128,5 @@ class ToneListener:
 
 
 def listen(sample_rate: int) -> Callable[[bool, Cutting, Wishes], ToneListener]:
-    """A factory of those, as a service has it."""
+    """Return a factory of tone listeners for recordings at `sample_rate`, as a service has one."""
     return lambda so_far, cutting, asked: ToneListener(sample_rate, cutting.pause)

@@ -1,4 +1,4 @@
-"""A machine between two hosts: it passes on all that they say, and, once it is told to, one thing else."""
+"""A machine between two hosts that passes on all that they send, and changes one piece when it is told to."""
 
 import os
 import socket
@@ -44,10 +44,10 @@ MISCHIEF = ("change", "repeat", "leave_out", "put_in", "swap")
 
 
 class Relay:
-    """Stands before `target`. Use `relay`.
+    """A relay before the address `target`. Use `relay`.
 
     Args:
-        forward: does it touch what goes to `target`? Else what comes from there.
+        forward: True to change what goes to `target`, False to change what comes from there.
     """
 
     def __init__(self, target: Address, what: str, forward: bool) -> None:
@@ -63,13 +63,13 @@ class Relay:
         self._threads[0].start()
 
     def go(self, least: int = 1) -> None:
-        """From now on, once: to the next piece of so many bytes."""
+        """Change the next piece of at least `least` bytes, once."""
         with self._lock:
             self._armed, self._least = True, least
 
     @property
     def done(self) -> bool:
-        """Has it done what it was to do?"""
+        """True if the relay has made its change."""
         return not self._armed
 
     def _open(self) -> None:
@@ -114,7 +114,7 @@ class Relay:
                 end.shutdown(how)
 
     def close(self) -> None:
-        """It is gone, and all links through it are."""
+        """End the relay, and all links through it."""
         with suppress(OSError):
             self._listener.shutdown(socket.SHUT_RDWR)
         self._listener.close()
@@ -129,7 +129,7 @@ class Relay:
 
 @contextmanager
 def relay(target: Address, what: str = "change", forward: bool = True) -> Iterator[Relay]:
-    """One, until it is no longer needed."""
+    """Run a relay before `target` while the body lasts; `what` is the change that it makes."""
     found = Relay(target, what, forward)
     try:
         yield found

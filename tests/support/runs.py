@@ -39,7 +39,7 @@ def job(
     extra: dict[str, Any] | None = None,
     optimizer: LocalOptimizer | None = None,
 ) -> Job:
-    """A training of `task`; its recipe names what differs between jobs."""
+    """Return a job that trains `task`; its recipe names what differs between jobs."""
     learners = 1 if name == "sgd" else learners
     cluster = Cluster(make_strategy(name), task, optimizer or Sgd(0.9), learners, seed, stragglers)
 
@@ -61,7 +61,7 @@ def job(
 
 
 def comparable(results: Results | None) -> dict[str, Any]:
-    """A run's results without what measures the machine."""
+    """Return a run's results without the fields that measure the machine."""
     assert results is not None
     return {key: value for key, value in results.to_json().items() if key not in ("wall_seconds", "name")}
 
@@ -77,7 +77,7 @@ class StopAt(Silent):
 
 
 def cut(patch: pytest.MonkeyPatch, segment: int, rounds: int, runtime: type[Runtime] = SimRuntime) -> None:
-    """Stop a runtime's segment number `segment` after so many rounds: by the clock of the data, not of the wall."""
+    """Stop a runtime's segment number `segment` after `rounds` rounds of data, whatever time these take."""
     original: Callable[..., Outcome] = runtime.segment
     left = segment
 

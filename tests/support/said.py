@@ -12,14 +12,14 @@ _P = ParamSpec("_P")
 
 
 def refusal(call: Callable[_P, object], *arguments: _P.args, **named: _P.kwargs) -> str:
-    """The words of a call that is refused as a mistake of the user."""
+    """Make a call that is refused as a mistake of the user; return the words of the error."""
     with pytest.raises(UserError) as error:
         call(*arguments, **named)
     return str(error.value)
 
 
 class Said(Silent):
-    """Keeps the names of work that begins, and the notes beside it, in order."""
+    """Progress that keeps the names of work that begins, and the notes beside it, in order."""
 
     def __init__(self) -> None:
         self.lines: list[str] = []

@@ -9,7 +9,7 @@ ROOT = Path(__file__).parents[2]
 
 
 def load_script(path: str) -> ModuleType:
-    """The script at this path, loaded; meanwhile it finds those beside it."""
+    """Load the script at this path, which meanwhile can import the scripts beside it; return its module."""
     script = ROOT / path
     sys.path.insert(0, str(script.parent))
     try:

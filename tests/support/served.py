@@ -1,4 +1,4 @@
-"""A server of recordings, in a thread of the test; what recognises has processes of its own."""
+"""A server of recordings, in a thread of the test; its recognisers have processes of their own."""
 
 import asyncio
 import threading
@@ -27,14 +27,14 @@ class Served:
 
 
 def tone_worker(rate: int = 8000) -> Recognising:
-    """Recognises tones, 20 s of them at most."""
+    """Return a worker that recognises tones, in recordings of 20 s at most."""
     options = Options(most_seconds=20)
     return Recognising(ToneRecogniser(rate), options, listen(rate), sorted(TONES))
 
 
 @contextmanager
 def serving(recognisers: Recognisers, limits: Limits) -> Iterator[Served]:
-    """A server on 127.0.0.1, until the end of the block."""
+    """Run a server on 127.0.0.1 while the body lasts."""
     endpoint = Endpoint(recognisers, "tones", limits)
     sockets, server = listening("127.0.0.1", 0), server_of(endpoint)
     thread = threading.Thread(target=lambda: asyncio.run(server.serve(sockets)))
@@ -50,7 +50,7 @@ def serving(recognisers: Recognisers, limits: Limits) -> Iterator[Served]:
 
 @contextmanager
 def recognising(make: Callable[[], ForkedWorker] = tone_worker) -> Iterator[Recognisers]:
-    """Processes that recognise, until the end of the block."""
+    """Run processes that recognise while the body lasts."""
     recognisers = Recognisers(make)
     try:
         yield recognisers
@@ -60,6 +60,6 @@ def recognising(make: Callable[[], ForkedWorker] = tone_worker) -> Iterator[Reco
 
 @contextmanager
 def served(make: Callable[[], ForkedWorker] = tone_worker, limits: Limits = USUAL_LIMITS) -> Iterator[Served]:
-    """A server with its processes."""
+    """Run a server with its processes that recognise while the body lasts."""
     with recognising(make) as recognisers, serving(recognisers, limits) as found:
         yield found

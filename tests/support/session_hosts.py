@@ -46,7 +46,7 @@ def request(where: HostPlace, strategy: str) -> SessionRequest:
 
 @contextmanager
 def session_hosts(strategy: str, before: Callable[[SessionAgent], None] = lambda agent: None) -> Iterator[SessionHosts]:
-    """Both, once they have met. `before` the other comes for good, it may do something else."""
+    """Yield both hosts, once they have met. `before` is called on the second host's agent before it joins."""
     asked = request(place(0, 0), strategy)
     router = open_router(asked.place, asked.terms)
     arrivals = PendingJoins(router, asked.place, asked.terms)

@@ -24,7 +24,7 @@ class SharpnessAware(Optimizer):
 
     @torch.no_grad()
     def first_step(self) -> None:
-        """Go up the slope."""
+        """Move all parameters up the slope of the loss."""
         for p in self.param_groups[0]["params"]:
             self.state[p]["before"] = p.data.clone()
             p.add_(p.grad, alpha=RHO)
@@ -32,13 +32,13 @@ class SharpnessAware(Optimizer):
 
     @torch.no_grad()
     def second_step(self) -> None:
-        """Step from where it was, by the gradient there."""
+        """Move back, and step by the gradient of the point above."""
         for p in self.param_groups[0]["params"]:
             p.data = self.state[p]["before"]
         getattr(self, self.held_as).step()
 
     def step(self, closure: Callable[[], Any] | None = None) -> Any:
-        """Both; needs its closure."""
+        """Take both steps; needs the closure."""
         assert closure is not None, "it needs a closure"
         self.first_step()
         loss = torch.enable_grad()(closure)()
@@ -56,7 +56,7 @@ class Lookahead(Optimizer):
 
     @torch.no_grad()
     def step(self, closure: None = None) -> None:  # type: ignore[override]
-        """One step of the held one, and its own."""
+        """Take a step of the optimizer that is held, then the own one."""
         self._held.step()
         self.calls += 1
         for p in (p for group in self.param_groups for p in group["params"]):
@@ -80,7 +80,7 @@ def move(model: nn.Module, sign: int, moves: list[Tensor], way: str) -> None:
 
 
 def sharpness_by_hand(model: nn.Module, optimizer: Optimizer, loss: Loss, x: Tensor, y: Tensor, way: str) -> None:
-    """One step written in the loop; `way` as in `move`: "named" and "data" come back by a difference, which rounds."""
+    """Take one step as in a loop; `way` as in `move`: "named" and "data" return by a difference, which rounds."""
     optimizer.zero_grad()
     torch.autograd.backward(loss(model, x, y))
     moves = [p.grad.clone() for p in model.parameters() if p.grad is not None]

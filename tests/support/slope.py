@@ -12,7 +12,7 @@ from roundelay.learner.base import Learner, Task
 
 
 class Slope(Learner):
-    """A learner of so many parameters, whose gradient has this number for every element; 0 of an empty minibatch."""
+    """A learner whose gradient has the same number for every element, 0 for an empty minibatch."""
 
     examples = 1 << 30
 
@@ -32,7 +32,7 @@ class Slope(Learner):
 
 @dataclass(frozen=True)
 class SlopeTask(Task):
-    """The task of such learners."""
+    """The task of learners whose gradient is the same everywhere."""
 
     number: float = 1.0
     parameters: int = 3
@@ -42,8 +42,8 @@ class SlopeTask(Task):
 
 
 class Told(Learner, Task):
-    """A learner of the simulator whose gradients a function says: of a point and a minibatch, into a vector. It may
-    answer with the minibatch's loss."""
+    """A learner of the simulator whose gradients a function computes: from a point and a minibatch, into a vector. The
+    function may return the minibatch's loss."""
 
     def __init__(
         self,

@@ -47,7 +47,7 @@ PartitionName=high Nodes=node[1-2] State=UP PriorityTier=10 PreemptMode=OFF
 
 
 def missing() -> str:
-    """The reason for which there can be no cluster here; empty if there can."""
+    """Return the reason why there can be no cluster here; "" if there can."""
     absent = [name for name in DAEMONS if shutil.which(name, path=f"{os.environ['PATH']}:/usr/sbin") is None]
     if absent:
         return f"needs Slurm and munge (Debian: slurm-wlm munge): there is no {', '.join(absent)}"
@@ -55,7 +55,7 @@ def missing() -> str:
 
 
 class Slurm:
-    """The cluster, in `folder`; a context manager that ends it."""
+    """A Slurm cluster, with its files in `folder`; a context manager that ends it."""
 
     def __init__(self, folder: Path) -> None:
         self.folder = folder
@@ -102,14 +102,14 @@ class Slurm:
             daemon.wait(TOO_LONG)
 
     def ask(self, *command: str) -> str:
-        """Standard output of one of Slurm's commands; empty if it failed."""
+        """Run one of Slurm's commands; return its standard output, "" if it failed."""
         done = subprocess.run(
             command, env=self.environment, cwd=self.folder, capture_output=True, text=True, check=False
         )
         return done.stdout.strip() if done.returncode == 0 else ""
 
     def submit(self, *command: str, learners: int = 1, **variables: str) -> int:
-        """The number of a new job of two nodes, whose output goes to `job-NUMBER.txt`."""
+        """Submit a job of two nodes, whose output goes to `job-NUMBER.txt`; return its number."""
         environment: Mapping[str, str] = {**self.environment, "LEARNERS": f"{learners}", **variables}
         sbatch = [
             "sbatch",
@@ -124,17 +124,17 @@ class Slurm:
         return int(done.stdout)
 
     def said(self, job: int) -> str:
-        """Output of a job so far."""
+        """Return the output of a job so far."""
         file = self.folder / f"job-{job}.txt"
         return file.read_text() if file.exists() else ""
 
     def state(self, job: int) -> str:
-        """JobState of a job: PENDING, RUNNING, COMPLETED, ..."""
+        """Return the JobState of a job: PENDING, RUNNING, COMPLETED, ..."""
         found = re.search(r"JobState=(\w+)", self.ask("scontrol", "show", "job", f"{job}"))
         return found[1] if found else ""
 
     def until(self, so: Callable[[], bool], what: str) -> None:
-        """Wait until it is so.
+        """Wait until `so()` is true.
 
         Raises:
             AssertionError: it takes absurdly long; with what jobs and daemons have said.

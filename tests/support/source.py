@@ -20,13 +20,13 @@ class SourceFile:
     tree: ast.Module
 
     def below(self, folders: tuple[str, ...]) -> bool:
-        """True if the file is one of these, or in one of these folders."""
+        """Return True if the file is one of `folders`, or in one of them."""
         return any(self.path == folder or self.path.startswith(f"{folder}/") for folder in folders)
 
 
 @cache
 def source_files() -> tuple[SourceFile, ...]:
-    """All Python files of the three packages."""
+    """Return all Python files of the three packages."""
     found = []
     for package, before in ((roundelay, ""), (roundelay_speech, "speech/"), (roundelay_lab, "lab/")):
         root = Path(package.__path__[0])
@@ -37,5 +37,5 @@ def source_files() -> tuple[SourceFile, ...]:
 
 
 def functions(file: SourceFile) -> Iterator[ast.FunctionDef | ast.AsyncFunctionDef]:
-    """All functions and methods of a file."""
+    """Yield all functions and methods of a file."""
     yield from (node for node in ast.walk(file.tree) if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef))

@@ -14,7 +14,7 @@ SOUNDS = {"SH": ("SH",), "TH": ("TH",), "X": ("K", "S")}
 
 
 def spelled(rng: np.random.Generator) -> tuple[str, tuple[str, ...]]:
-    """(word, phones): one to three syllables, perhaps a silent E."""
+    """Draw (word, phones): one to three syllables, perhaps a silent E."""
     contributions: list[str] = []
     for _ in range(int(rng.integers(1, 4))):
         contributions += [str(rng.choice(CONSONANTS)), str(rng.choice(list(VOWELS)))]
@@ -35,7 +35,7 @@ def spelled(rng: np.random.Generator) -> tuple[str, tuple[str, ...]]:
 
 
 def spelled_lexicon(words: int, seed: int = 0) -> Lexicon:
-    """About so many words."""
+    """Return a lexicon of about `words` words."""
     rng = stream(seed, "spelling")
     return Lexicon({word: (phones,) for word, phones in (spelled(rng) for _ in range(words))})
 

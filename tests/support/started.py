@@ -13,7 +13,7 @@ SECRET = {"ROUNDELAY_SECRET": "of these end to end tests"}
 
 
 def start(command: Sequence[str], where: Path | None = None, **variables: Any) -> Preloaded:
-    """A process of a module and its arguments, in the folder `where`."""
+    """Start a process that runs a module with its arguments, in the folder `where`."""
     return Preloaded(["-m", *command], environment(**SECRET, **variables), where=where)
 
 
@@ -21,7 +21,7 @@ def start(command: Sequence[str], where: Path | None = None, **variables: Any) -
 def two_hosts(
     sizes: tuple[int, int], *options: str, where: Sequence[Path | None] = (None, None)
 ) -> Iterator[list[Preloaded]]:
-    """A process for every learner, as launchers have it; each host in its own folder."""
+    """Run a process for every learner of two hosts, as launchers do, each host in its own folder."""
     port, processes = free_port(), []
     for host, size in enumerate(sizes):
         for local in range(size):

@@ -162,7 +162,7 @@ STRANGE: dict[str, Callable[[Rng, Float64, int], Float64]] = {
 
 
 def strange(kind: str, seconds: float, rate: int, seed: int, level: float = -20.0) -> Samples:
-    """A sound of a kind of `STRANGE`; `level` is in dB of its loudest moments."""
+    """Return a sound of a kind of `STRANGE`; `level` is in dB of its loudest moments."""
     wave = STRANGE[kind](stream(seed, "strange", kind), np.arange(round(seconds * rate)) / rate, rate)
     most = max(float(np.quantile(np.abs(wave), 0.999)), 1e-9)
     return np.clip(wave * 10 ** (level / 20) / most, -1, 1).astype(np.float32)

@@ -34,10 +34,10 @@ Truth = dict[str, npt.NDArray[np.int64]]
 
 
 def toy_corpus(folder: Path, seed: int = 0, short: int = 0) -> tuple[Corpus, FeatureStore, Truth]:
-    """A corpus, its features, and the truth about its frames.
+    """Return a corpus in `folder`, its features, and the truth about its frames.
 
     Args:
-        short: this many training utterances are cut after two frames.
+        short: number of training utterances that are cut after two frames.
     """
     rng = stream(seed, "corpus")
     sounds = 3.0 * rng.normal(size=(len(LEXICON.phones) + 1, STATES, FILTERS))

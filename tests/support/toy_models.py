@@ -48,19 +48,19 @@ TINY: dict[str, ModelConfig] = {
 
 @cache
 def toy() -> tuple[FeatureStore, NDArray[np.int32], dict[str, list[str]], int]:
-    """The store, the tied state of every frame, utterances by split, and the number of tied states."""
+    """Return the store, the tied state of every frame, utterances by split, and the number of tied states."""
     corpus, store, truth = toy_corpus(Path("toy"))
     labels = labels_of(store, truth)
     return store, labels, {split: [u.id for u in some] for split, some in corpus.splits.items()}, int(labels.max()) + 1
 
 
 def labels_of(store: FeatureStore, truth: Truth) -> NDArray[np.int32]:
-    """(T,) in store order."""
+    """Return the tied state of every frame, (T,), in store order."""
     return np.concatenate([truth[name][:, 2] for name in store.utterance_ids]).astype(np.int32)
 
 
 def tiny(name: str) -> AcousticNetwork:
-    """The network with its first parameters."""
+    """Return the tiny network of this name with its first parameters."""
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(0)
         return TINY[name].network(FILTERS, toy()[3])
@@ -72,7 +72,7 @@ with torch.random.fork_rng(devices=[]):
 
 @dataclass(frozen=True)
 class TinyTask(Task):
-    """Trains it."""
+    """The task of training a tiny network on the toy corpus."""
 
     name: str
     clip: float | None = None

@@ -26,7 +26,7 @@ CLASSES = 2  # toy tying: neighbours count by their id modulo this
 
 
 def sentences(rng: np.random.Generator, count: int) -> list[list[str]]:
-    """Sentences in which each word has a few favourite successors."""
+    """Return `count` sentences in which each word has a few favourite successors."""
     words = LEXICON.words
     favourites = {word: [str(w) for w in rng.permutation(words)[:3]] for word in words}
     result = []
@@ -39,7 +39,7 @@ def sentences(rng: np.random.Generator, count: int) -> list[list[str]]:
 
 
 def tying(context: int) -> Tying:
-    """Monophones, left biphones or triphones whose neighbours are told apart by parity only."""
+    """Return the tied states of monophones, left biphones or triphones, whose neighbours differ by parity only."""
     if context == 1:
         return untied(LEXICON.phones).tying()
     size = len(LEXICON.phones) + 1
@@ -51,7 +51,7 @@ def tying(context: int) -> Tying:
 
 
 def phones_of(words: list[str], rng: np.random.Generator | None = None) -> list[int]:
-    """Phone ids of a sentence between two silences; a random pronunciation of each word, or the first."""
+    """Return the phone ids of a sentence between two silences; a random pronunciation of each word, or the first."""
     ids = [SILENCE]
     for word in words:
         variants = LEXICON.pronunciations[word]
@@ -61,7 +61,7 @@ def phones_of(words: list[str], rng: np.random.Generator | None = None) -> list[
 
 
 def frames_of(phones: list[int], tied: Tying, rng: np.random.Generator) -> list[tuple[int, int, int]]:
-    """(phone, state, pdf) of every frame, each state one to three frames long."""
+    """Return (phone, state, pdf) of every frame, each state one to three frames long."""
     padded = [0, *phones, 0]
     return [
         (phone, state, tied.pdf(padded[i], phone, padded[i + 2], state))
@@ -72,7 +72,7 @@ def frames_of(phones: list[int], tied: Tying, rng: np.random.Generator) -> list[
 
 
 def loglikes_of(pdfs: list[int], num_pdfs: int, rng: np.random.Generator, noise: float) -> npt.NDArray[np.float32]:
-    """(T, S) log-posteriors, high where the true pdf is."""
+    """Return log-posteriors (T, S), high where the true pdf is."""
     scores = rng.normal(size=(len(pdfs), num_pdfs)) * noise
     scores[np.arange(len(pdfs)), pdfs] += 6.0
     scores -= np.log(np.exp(scores).sum(1, keepdims=True))

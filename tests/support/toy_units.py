@@ -29,7 +29,7 @@ UNALIGNED: dict[str, ModelConfig] = {
 
 @cache
 def examples_of(name: str) -> tuple[SequenceNetwork, UtteranceExamples]:
-    """The network with its first parameters, and the toy corpus in phones."""
+    """Return the network of this name with its first parameters, and the toy corpus in phones."""
     corpus, store, _ = toy_corpus(Path("toy"))
     config, units = UNALIGNED[name], units_of(Phones(), corpus)
     splits, _ = label_splits(corpus, store, units, config.subsampling)  # type: ignore[union-attr]
@@ -42,7 +42,7 @@ def examples_of(name: str) -> tuple[SequenceNetwork, UtteranceExamples]:
 
 @dataclass(frozen=True)
 class UnalignedTask(Task):
-    """Trains it by CTC."""
+    """The task of training a network on the toy corpus by CTC."""
 
     name: str
 
@@ -52,5 +52,5 @@ class UnalignedTask(Task):
 
 @cache
 def learner_of(name: str) -> ModuleLearner:
-    """The learner; one a process."""
+    """Return the learner of the network of this name, always the same in a process."""
     return ModuleLearner(*examples_of(name), objective=Ctc())

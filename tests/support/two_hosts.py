@@ -38,7 +38,7 @@ PATIENCE = 60.0
 
 
 class Host:
-    """One of them. `homes` are the hosts of all learners, by rank; `device`: where their learners have their rows."""
+    """A host. `homes` are the hosts of all learners, by rank; `device`: where this host's learners have their rows."""
 
     def __init__(
         self,
@@ -88,7 +88,7 @@ class Host:
             self.workers[rank] = Worker(self.spec(rank))
 
     def spec(self, rank: int) -> WorkerSpec:
-        """Description given to learner `rank`."""
+        """Return the description that learner `rank` is started by."""
         return WorkerSpec(
             *(rank, self.cluster, self.layout, self.path, PATIENCE, 1),
             here=self.here,
@@ -97,12 +97,12 @@ class Host:
         )
 
     def begin(self, plan: SegmentPlan) -> None:
-        """The work of a segment for this host alone; gatherings, if the centre is here, are everybody's."""
+        """Begin a segment with the work of this host alone; gatherings, if the centre is here, are of all hosts."""
         Gatherings(self.arena.gatherings).begin_part(wall_clock())
         self.arena.queue.begin_segment(plan.first, plan.first_round, plan.end_round)
 
     def close(self) -> None:
-        """Nobody is left."""
+        """End the learners, the client and the server of this host."""
         self.client.close()
         assert not self.client.error, self.client.error
         self.listener.close()
@@ -115,7 +115,7 @@ class Host:
 
 
 def start(rank: int, parameters: int = LONG) -> Tensor:
-    """First row of a learner, (P,)."""
+    """Return the first row of a learner, (P,)."""
     return torch.randn(parameters, generator=torch.Generator().manual_seed(rank))
 
 
@@ -130,7 +130,7 @@ def hosts(
     device: torch.device | None = None,
     **optimizer: Any,
 ) -> Iterator[list[Host]]:
-    """Two or more of them, under way."""
+    """Run two or more hosts while the body lasts."""
     found = [Host(n, homes, name, parameters, row_format, patience, device, **optimizer) for n in range(max(homes) + 1)]
     try:
         for host in found:
@@ -143,7 +143,7 @@ def hosts(
 
 
 def train(found: Sequence[Host], plan: SegmentPlan) -> list[SegmentAnswer]:
-    """All learners of all hosts go through `plan`, each host with minibatches of its own."""
+    """Train all learners of all hosts through `plan`, each host with minibatches of its own; return their answers."""
     answers: list[SegmentAnswer] = []
     command = {"do": "segment", **plan.to_json(), "living": list(range(len(found[0].homes))), "number": 0}
     for host in found:
@@ -154,7 +154,7 @@ def train(found: Sequence[Host], plan: SegmentPlan) -> list[SegmentAnswer]:
 
 
 class Impostor:
-    """Knows the secret, takes itself for the host of learner 1, and treats every link as it is told to."""
+    """A process that knows the secret, poses as the host of learner 1, and treats every link as it is told to."""
 
     def __init__(self, behave: Callable[[Link], None]) -> None:
         self.listener = Listener(("127.0.0.1", 0), SECRET, identity(1), PATIENCE, options=LinkOptions(largest=1 << 30))
@@ -187,7 +187,7 @@ class Impostor:
             self._threads[-1].start()
 
     def close(self) -> None:
-        """It is unmasked."""
+        """End the impostor."""
         self.listener.close()
         self._threads[0].join()
         for link in self._links:
@@ -197,18 +197,18 @@ class Impostor:
 
 
 def ask(worker: Worker, effect: Any) -> Any:
-    """Have a learner perform an effect."""
+    """Have a learner perform an effect; return the reply."""
     return worker.engine.perform(effect)
 
 
 def even(*found: Host) -> bool:
-    """Is no row half written?"""
+    """Return True if no row of these hosts is half written."""
     return not any(host.arena.row_versions.versions.astype(int).sum() % 2 for host in found)
 
 
 def break_links(monkeypatch: pytest.MonkeyPatch, when: str) -> list[str]:
-    """Break the link under the first message of a kind, and right behind the second. As many as were broken are in
-    the list."""
+    """Break the link during the first message of a kind, and right after the second. Return a list that gets an entry
+    for each link broken."""
     broken: list[str] = []
     whole = Link.send
 

@@ -7,7 +7,7 @@ from contextlib import contextmanager
 
 
 def until(so: Callable[[], bool], seconds: float = 60.0) -> None:
-    """Come back when it is so; an error if that takes absurdly long."""
+    """Wait until `so()` is true; raise an error if that takes longer than `seconds`."""
     deadline = time.monotonic() + seconds
     while not so():
         assert time.monotonic() < deadline, "it never came to be"
@@ -16,7 +16,7 @@ def until(so: Callable[[], bool], seconds: float = 60.0) -> None:
 
 @contextmanager
 def meanwhile(*tasks: Callable[[], object]) -> Iterator[list[threading.Thread]]:
-    """Do these, a thread each, while the body is done; then wait until they are done."""
+    """Do the tasks, a thread each, while the body is done; then wait until they are done."""
     threads = [threading.Thread(target=task) for task in tasks]
     for thread in threads:
         thread.start()
@@ -26,6 +26,6 @@ def meanwhile(*tasks: Callable[[], object]) -> Iterator[list[threading.Thread]]:
 
 
 def together(*tasks: Callable[[], object]) -> None:
-    """Do these at once, a thread each; come back when all are done."""
+    """Do the tasks at the same time, a thread each; return when all are done."""
     with meanwhile(*tasks):
         pass

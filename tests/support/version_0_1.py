@@ -32,7 +32,7 @@ FOLDER = Path(__file__).parents[1] / "data" / "version_0_1"
 
 
 def exact_job(trace: Path) -> Job:
-    """The training in the folder `exact`, recorded in `trace`: two epochs of two learners and a centre."""
+    """Return the training of the folder `exact`, to be recorded in `trace`: two epochs of two learners and a centre."""
     made = job(
         "easgd period=2 beta=0.5",
         Exact(),
@@ -49,8 +49,8 @@ def exact_job(trace: Path) -> Job:
 
 
 def arithmetic() -> str:
-    """A digest of a small network's gradients, by torch alone: it differs where a processor, or another torch, rounds
-    its sums otherwise than the machine that recorded the run in the folder `speech`."""
+    """Return a digest of a small network's gradients, by torch alone: it differs where a processor, or another torch,
+    rounds its sums otherwise than the machine that recorded the run in the folder `speech`."""
     rng = stream(0, "arithmetic")
     network = nn.Sequential(nn.Linear(72, 8), nn.ReLU(), nn.Linear(8, 27))
     found = hashlib.blake2b(digest_size=16)
@@ -70,7 +70,7 @@ PARAMETERS, EXAMPLES = 5, 1280
 
 
 class ExactLearner(Learner):
-    """See the module's equation."""
+    """A learner whose gradient is that of the module's equation."""
 
     parameters, examples = PARAMETERS, EXAMPLES
 
@@ -103,7 +103,7 @@ class ExactLearner(Learner):
 
 @dataclass(frozen=True)
 class Exact(Task):
-    """The task of such learners."""
+    """The task of learners with the gradients of the module's equation."""
 
     def build(self) -> Learner:
         return ExactLearner()

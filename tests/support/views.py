@@ -10,5 +10,5 @@ V = TypeVar("V", bound=View)
 
 
 def zeros(kind: type[V], learners: int) -> V:
-    """A view whose tables are this process's own, all zeros."""
+    """Return a view of type `kind` whose tables are this process's own, all zeros."""
     return kind.on({name: np.zeros(table.shape, table.kind) for name, table in kind.tables(Sizes(learners)).items()})

@@ -17,13 +17,13 @@ TEXT, BYTES, CLOSE, PING, PONG = 1, 2, 8, 9, 10
 
 
 class Client:
-    """A connection that is open."""
+    """An open connection to a WebSocket server."""
 
     def __init__(self, link: socket.socket) -> None:
         self._link = link
 
     def send(self, code: int, payload: bytes, *, last: bool = True, masked: bool = True) -> None:
-        """Send a frame."""
+        """Send a frame with this code and payload."""
         head = bytes([(0x80 if last else 0) | code])
         mark = 0x80 if masked else 0
         if len(payload) < 126:
@@ -37,11 +37,11 @@ class Client:
         self._link.sendall(head + mask + sent)
 
     def end(self) -> None:
-        """Say that no more samples come."""
+        """Tell the server that no more samples come."""
         self.send(TEXT, b'{"type": "end"}')
 
     def frame(self) -> tuple[int, bytes]:
-        """The next frame; frames of a server are not masked."""
+        """Return the next frame, its code and payload; a server's frames are not masked."""
         first, second = self._exactly(2)
         assert first & 0xF0 == 0x80
         assert second < 128
@@ -51,11 +51,11 @@ class Client:
         return first & 0x0F, self._exactly(length)
 
     def has_said(self, seconds: float) -> bool:
-        """True if the server says something in this time."""
+        """Return True if the server sends something within `seconds`."""
         return bool(select.select([self._link], [], [], seconds)[0])
 
     def told(self) -> tuple[list[dict[str, Any]], int, str]:
-        """Everything until the end: events, and the code and reason of closing."""
+        """Read until the end; return the events, and the code and reason of closing."""
         events = []
         while (frame := self.frame())[0] != CLOSE:
             events.append(json.loads(frame[1]))
@@ -77,7 +77,7 @@ def _masked(payload: bytes, mask: bytes) -> bytes:
 
 @contextmanager
 def speaking(port: int, path: str, **headers: str) -> Iterator[Client]:
-    """A connection to a server of this machine."""
+    """Connect to a server of this machine at `port` and `path`; close the connection after the body."""
     key = base64.b64encode(os.urandom(16)).decode()
     usual = {"Host": f"localhost:{port}", "Upgrade": "websocket", "Connection": "keep-alive, Upgrade"}
     lines = {**usual, "Sec-WebSocket-Version": "13", "Sec-WebSocket-Key": key, **headers}

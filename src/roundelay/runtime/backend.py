@@ -42,7 +42,7 @@ class Backend(ABC):
 
     @abstractmethod
     def draw(self, group: tuple[int, ...]) -> Minibatch | Later | None:
-        """Return the next minibatch of the segment, None at its end."""
+        """Return the next minibatch of the segment, None at its end; `group` are the ranks that draw together."""
 
     def announce(self, effect: GradMean) -> OnReady | None:
         """Announce a gradient that is still to be computed to its mean. Return a function to call with the element from
@@ -51,7 +51,7 @@ class Backend(ABC):
 
     @abstractmethod
     def gradient(self, effect: Grad | GradMean, on_ready: OnReady | None) -> Gradient | Later:
-        """Return the learner's own gradient."""
+        """Return the learner's own gradient over the minibatch drawn last."""
 
     @abstractmethod
     def settle(self, statistics: Statistics) -> None:
@@ -71,7 +71,7 @@ class Backend(ABC):
 
     @abstractmethod
     def admits(self, effect: Gather) -> bool | Later:
-        """Return True if the learner's contribution counts."""
+        """Return True if the learner's contribution to a gathering counts."""
 
     @abstractmethod
     def closes(self, effect: Gather) -> bool | Later:
@@ -88,12 +88,13 @@ class Backend(ABC):
 
     @abstractmethod
     def reach(self, effect: Reach) -> int | Later | None:
-        """Do an effect on rows of this runtime, by its rule in `rows.py`; return the version of the peer's row, or None
-        if one of the rows is busy elsewhere. Exchanges of a gathering come after `admits` and `closes`, and are done at
+        """Perform an effect on rows of this runtime, by its rule in `rows.py`; return the version of the peer's row, or
+        None if one of the rows is in flight. Exchanges of a gathering come after `admits` and `closes`, and are done at
         once."""
 
     def starts(self, effect: Reach, handle: Handle[int | None]) -> bool:
-        """Start an effect, and return True, if this backend performs it by itself, and then finishes `handle`."""
+        """Start an effect in the background if this backend can, and return True: it then finishes `handle` by itself.
+        Return False if the engine is to perform the effect."""
         return False
 
     def deferrable(self, peer: int) -> Row | None:
@@ -109,7 +110,7 @@ class ClockedBackend(Backend):
 
     @abstractmethod
     def now(self) -> float:
-        """Return seconds on the runtime's clock."""
+        """Return the time on the runtime's clock, in seconds."""
 
     def entered(self, effect: Effect[Any], at: float) -> None:
         """Note that the learner is in `effect` since `at` seconds, for the table of waits that users read."""
@@ -119,7 +120,7 @@ class ClockedBackend(Backend):
 
 
 class RemoteRows(Protocol):
-    """Performs effects on rows of other hosts: one request at a time, which goes on while the learner computes."""
+    """The way to rows of other hosts: performs effects on them, one request at a time, while the learner computes."""
 
     def takes(self, row: int) -> bool:
         """Return True if `row` is on another host."""

@@ -65,7 +65,7 @@ def parse_straggler(text: str) -> Straggler:
     """Return the straggler of `1:3x` (learner 1 takes three times as long) or `1:+0.4` (0.4 s more for every gradient).
 
     Raises:
-        UserError: anything else.
+        UserError: `text` has another form.
     """
     rank, _, handicap = text.partition(":")
     try:
@@ -99,7 +99,7 @@ class Cluster:
 
     @property
     def minibatches_a_round(self) -> int:
-        """Minibatches of one learner's size in a round of all learners."""
+        """Number of minibatches, of one learner's size, in a round of all learners."""
         return 1 if self.shared_minibatch else self.learners
 
     @property
@@ -138,7 +138,7 @@ class Cluster:
         return -(-reached // self.strategy.block) * self.strategy.block
 
     def straggler(self, rank: int) -> Straggler:
-        """Return the handicap of `rank`; none by default."""
+        """Return by how much learner `rank` is slowed down; by default not at all."""
         return next((s for s in self.stragglers if s.rank == rank), Straggler(rank))
 
 
@@ -351,8 +351,9 @@ def ended_by_death(strategy: Strategy) -> tuple[str, str]:
 
 @dataclass(frozen=True)
 class ClusterState:
-    """All that must survive: vectors by name ((L, P) each: rows, momentum, ...; "centre", and vectors beside it, whose
-    names begin with that word, are (1, P)), integers by name ((L,) each; versions (L + 1,) with a centre), clock.
+    """The state of a cluster that checkpoints keep: vectors by name ((L, P) each: rows, momentum, ...; "centre", and
+    vectors beside it, whose names begin with that word, are (1, P)), integers by name ((L,) each; versions (L + 1,)
+    with a centre), clock.
 
     Numbers in float64: `scalars`, (L, n), of each learner (`Cluster.scalars`); `centre gatherings`, (1, n), of
     gathering.py.
@@ -425,7 +426,7 @@ class Runtime(ABC):
 
     @abstractmethod
     def state(self) -> ClusterState:
-        """Return a copy of the state of all learners, everything that a checkpoint needs."""
+        """Return a copy of the state of all learners: everything that a checkpoint needs."""
 
     @abstractmethod
     def load(self, state: ClusterState) -> None:

@@ -23,7 +23,7 @@ def arrived(
     0 nothing is sent, and nothing is remembered.
 
     Args:
-        memory: the learner's vectors by name; the codec's is changed.
+        memory: the learner's vectors by name; that of the codec is changed.
         fragment: the part of a vector (P,) that `vector` (n,) is; the same part of the codec's memory is changed.
     """
     if codec.exact or not weight or not vector.numel():
@@ -35,7 +35,8 @@ def arrived(
 
 
 def memory_of(codec: Codec, memory: Mapping[str, Tensor]) -> Tensor | None:
-    """Return the vector (P,) in `memory` for the part that the codec leaves out; None without one, and for the centre.
+    """Return the vector (P,) in `memory` that keeps what the codec leaves out; None for a codec without one, and for
+    the centre.
 
     Raises:
         ValueError: the strategy has declared vectors, but none of this name.
@@ -64,7 +65,7 @@ class CodedRule:
         self._codec, self._rule = request.codec, rule
 
     def apply(self, mine: Tensor, theirs: Tensor, my_error: Tensor | None, their_error: Tensor | None) -> None:
-        """Change both chunks (C,), and the part left out of each, in place."""
+        """Apply the rule in place to both chunks (C,), and to the part that the codec left out of each."""
         m, t_there = torch.empty_like(mine), torch.empty_like(theirs)
         self._codec.send(mine, my_error, m)
         self._codec.send(theirs, their_error, t_there)

@@ -165,7 +165,7 @@ class Engine:
             reply = rule(self, effect)
 
     def _end(self) -> None:
-        """End the coroutine."""
+        """End the coroutine, and note that it has ended."""
         if self._trained is not None:
             self._settle(self._trained)
         self._role = self.pending = None
@@ -182,7 +182,7 @@ class Engine:
         """Perform an effect; return its reply, or LATER.
 
         Raises:
-            TypeError: there is no rule for such an effect.
+            TypeError: there is no rule for an effect of this type.
         """
         return _rule_of(effect)(self, effect)
 
@@ -347,7 +347,7 @@ class Engine:
         return handle.reply if handle.done else self._finish(handle)
 
     def _finish(self, handle: Handle[Any]) -> Any:
-        """Wait for an effect that was begun."""
+        """Wait for the end of an effect that was begun; return its reply, or LATER."""
         effect, published = handle.pending
         if not isinstance(effect, Reach):
             reply = self._backend.collect(effect, published)

@@ -78,7 +78,7 @@ class Gathered:
 
     @property
     def totals(self) -> dict[str, int]:
-        """Numbers of all learners together, by name."""
+        """Counts of all learners together, by name."""
         by_rank = {"counted": self.counted, "late": self.late, "left_out": self.left_out}
         return {"closed": self.closed, **{name: sum(numbers) for name, numbers in by_rank.items()}}
 
@@ -113,7 +113,7 @@ class Gatherings:
         self.table.outside[list(ranks)] = 1
 
     def finish(self, ranks: Sequence[int]) -> None:
-        """Note that `ranks` have come for the last time in this segment, to gatherings that are lost."""
+        """Note that the learners `ranks` have come for the last time in this segment, to gatherings that are lost."""
         self.table.came[[rank for rank in ranks if not self.table.came[rank]]] = FINISHED
 
     def learnt(self) -> NDArray[np.float64] | None:
@@ -173,8 +173,8 @@ class Gatherings:
         return good
 
     def arrive(self, rank: int, last: bool, now: float) -> bool:
-        """Note that learner `rank` has given; return True if it must wait. A late learner goes on, with the model of
-        the last gathering."""
+        """Note that learner `rank` has given its contribution, its `last` in the segment if so; return True if it must
+        wait. A late learner goes on, with the model of the last gathering."""
         table = self.table
         waits = last or not self.is_late(rank)
         table.came[rank], table.came_at[rank] = FOR_THE_LAST_TIME if last else COME, now
@@ -220,7 +220,7 @@ class Gatherings:
         return True
 
     def give_up_closing(self, rank: int) -> None:
-        """Note that learner `rank`, if it was to close the gathering, has not."""
+        """Note that learner `rank`, if it was chosen to close the gathering, has not closed it."""
         self.table.closer[self.table.closer == rank] = -1
 
     def close(self, living: Sequence[int], now: float) -> None:

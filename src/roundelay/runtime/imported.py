@@ -23,8 +23,8 @@ ADVICE = (
 
 
 def not_imported_again() -> None:
-    """End this process, with status GUARDLESS, if it is a learner's that is still importing the script. Called where a
-    training begins: the parent then knows that the script lacks its guard."""
+    """End this process, with status GUARDLESS, if it is a learner process that is still importing the script. Called
+    where a training begins: the parent then knows that the script lacks its guard."""
     if getattr(multiprocessing.current_process(), "_inheriting", False):
         os._exit(GUARDLESS)
 

@@ -58,7 +58,7 @@ class LocalStep(ABC):
     """A way to update a learner's own row by a gradient."""
 
     def begin(self) -> None:  # noqa: B027 most keep nothing between segments
-        """Begin a segment: rows and memory may have been replaced from outside."""
+        """Begin a segment: drop what is kept of row and memory, which may have been replaced since the last one."""
 
     @abstractmethod
     def take(self, gradient: Gradient, rate: float, mixing: RowOperation | None) -> float:
@@ -70,7 +70,7 @@ class LocalStep(ABC):
 
 
 def _exchange(mixing: RowOperation | None) -> float:
-    """Do all chunks of an exchange, if given; return the seconds that it took."""
+    """Perform an exchange on all its chunks, if one is given; return the seconds that it took."""
     if mixing is None:
         return 0.0
     started = time.perf_counter()
@@ -191,14 +191,14 @@ class LearnerTables:
 
 @cache
 def everyone(learners: int) -> tuple[int, ...]:
-    """Return all ranks, as one tuple for all learners of a process: ten thousand lists of ten thousand fill 3 GB."""
+    """Return the ranks of all learners, always the same tuple, since ten thousand lists of ten thousand fill 3 GB."""
     return tuple(range(learners))
 
 
 def _local_step(
     snapshot: SnapshotBuffer, vectors: LearnerVectors, optimizer: LocalOptimizer, scalars: NDArray[np.float64]
 ) -> LocalStep:
-    """Return the steps that suit optimizer and device: by chunks, by parameters, or over the whole row."""
+    """Return the kind of step that suits optimizer and device: by chunks, by parameters, or over the whole row."""
     copy = None if vectors.snapshot is None else snapshot.vector
     if (one_pass := optimizer.attach_copying(vectors.row.vector, vectors.memory, copy)) is not None:
         return OnePassStep(one_pass)

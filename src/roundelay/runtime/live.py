@@ -1,4 +1,4 @@
-"""Keeps `live.json` up to date while a run, or a session of a user's loop, trains: for `roundelay status`."""
+"""The file `live.json`, kept up to date while a run, or a session of a user's loop, trains: for `roundelay status`."""
 
 import dataclasses
 from collections.abc import Mapping, Sequence
@@ -86,7 +86,7 @@ class LiveFile:
         self._change(doing=EVALUATING)
 
     def finish(self) -> None:
-        """Note that the run has finished; its results have the rest."""
+        """Note that the run has finished; its results say the rest."""
         with suppress(OSError):
             (self._folder / Live.FILE).unlink(missing_ok=True)
 

@@ -1,4 +1,4 @@
-"""Messages as types, from one process to another, over a link or in shared memory.
+"""Messages from one process to another, over a link or in shared memory, each kind a type.
 
 A message is a subclass of `Message`, and its fields are its JSON object. An annotation says which values a field may
 have, and a message is checked here before anything is done with it: half of a message must not be counted when its host
@@ -46,7 +46,7 @@ _CONTROLS = re.compile(r"[\x00-\x08\x0b-\x1f\x7f-\x9f]")
 
 
 class InvalidMessage(ValueError):
-    """A message that no process of Roundelay sends; names the message, the field, and its fault."""
+    """Raised for a message that no process of Roundelay sends; names the message, the field, and its fault."""
 
 
 @final
@@ -93,7 +93,7 @@ class Message:
 
     @property
     def header(self) -> dict[str, Any]:
-        """Fields that differ from their defaults, for JSON (`plain`)."""
+        """Fields that differ from their defaults, by name, as JSON values (`plain`)."""
         return {field.name: value for field, value in _values(self) if value != field.default}
 
 
@@ -171,12 +171,12 @@ def read(cls: type[T], said: Any, **most: float) -> T:
 
 
 def invalid(value: Any, what: str) -> InvalidMessage:
-    """Return the error that `value` is not `what` it must be."""
+    """Return an error which says that `value` is not `what` it must be."""
     return InvalidMessage(f"{reprlib.repr(value)} is {what}")
 
 
 def cleaned(value: str) -> str:
-    """Return a text without control characters, at most TEXT characters long, for a terminal."""
+    """Return a text for a terminal: without control characters, and at most TEXT characters long."""
     return _CONTROLS.sub("?", value[:TEXT])
 
 

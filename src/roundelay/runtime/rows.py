@@ -57,7 +57,7 @@ class Lock(ABC):
 
     @abstractmethod
     def release(self) -> None:
-        """Release the lock."""
+        """Release the lock, which the caller holds."""
 
     def __enter__(self) -> None:
         self.acquire()
@@ -128,10 +128,10 @@ class Row:
 
     @property
     def weight(self) -> float:
-        """The row's mass, under the lock.
+        """The row's mass; read it under the lock.
 
         Raises:
-            ValueError: the row has none.
+            ValueError: the row has no mass.
         """
         if self.mass is None:
             raise ValueError(f"an exchange weighs row {self.rank}, which has no mass: its strategy must be `weighed`")
@@ -309,7 +309,7 @@ def _weighed(mine: Row, theirs: Row, decay: tuple[float, float]) -> float:
 
 
 def _within(fragment: slice, rule: Callable[..., None], chunks: Sequence[Sequence[Tensor]]) -> ChunkWork:
-    """Return a function that applies `rule` to the elements of each chunk that are in the fragment."""
+    """Return a function that applies `rule` to those elements of a chunk, given by number, that are in `fragment`."""
     met, first = list[list[Tensor]](), 0
     for vectors in chunks:
         size = len(vectors[0])
@@ -361,8 +361,8 @@ one host go by it; another host can be asked for effects that its messages can e
 
 
 def reach(mine: Row, theirs: Row, effect: Reach) -> int | None:
-    """Do an effect atomically on two rows as they are now; return the version of `theirs` afterwards. None if a row
-    that the effect writes is on its way to another host."""
+    """Perform an effect atomically on two rows; return the version of `theirs` afterwards. Do nothing and return None
+    if a row that the effect writes is in flight."""
     access = REACH_RULES[type(effect)].access
     met = [row for row, use in ((mine, access.mine), (theirs, access.theirs)) if use]
     with _locked(*met):
@@ -376,7 +376,7 @@ def reach(mine: Row, theirs: Row, effect: Reach) -> int | None:
 
 @final
 class RowOperation:
-    """An effect on two rows under way, chunk by chunk, with the rows' locks held from its creation to `end`."""
+    """An effect on two rows that is done chunk by chunk, with the rows' locks held from its creation to `end`."""
 
     def __init__(self, mine: Row, theirs: Row, effect: Reach) -> None:
         rule = REACH_RULES[type(effect)]
@@ -396,7 +396,7 @@ class RowOperation:
             row.begin()
 
     def all_chunks(self) -> None:
-        """Do the effect on all chunks of both rows."""
+        """Perform the effect on all chunks of both rows."""
         for number in range(len(self._theirs.parts)):
             self.chunk(number)
 
@@ -409,8 +409,8 @@ class RowOperation:
 
 @dataclass(frozen=True)
 class DeferredExchange:
-    """A deferred exchange: the row of the peer, and a function `lives` to ask, when it could be done, if the peer is
-    alive."""
+    """A deferred exchange: the request, the row of the peer, a function `lives` that says if the peer is alive when the
+    exchange could be done, and the strategy's handle."""
 
     request: Exchange
     theirs: Row
@@ -439,8 +439,8 @@ class Deferred:
         self._waiting = None
 
     def withdraw(self, handle: Handle[int | None] | None = None) -> DeferredExchange | None:
-        """Remove the waiting exchange, so that no step does it, and return it; with `handle`, only if it is
-        that one's."""
+        """Remove the waiting exchange, so that no step does it, and return it (None: there is none); with `handle`,
+        only if the exchange is that of the handle."""
         found = self._waiting
         if found is None or (handle is not None and found.handle is not handle):
             return None
@@ -448,11 +448,11 @@ class Deferred:
         return found
 
     def take(self, mine: Row) -> DeferredExchange | None:
-        """Take the waiting exchange, if it can be done now, with the other row's lock held; the caller holds its own
-        row's.
+        """Take the waiting exchange out of this place, if it can be done now, with the peer row's lock taken; the
+        caller holds the lock of its own row, `mine`. None: there is no exchange to do.
 
-        That lock is only tried: a learner that holds its own row waits for no other, so there is no lock order to keep
-        and no deadlock.
+        The peer's lock is only tried: a learner that holds its own row waits for no other, so there is no lock order to
+        keep and no deadlock.
         """
         found = self._waiting
         if found is None:

@@ -196,9 +196,9 @@ CHUNK_WORDS = CHUNK // 2
 
 
 def hash_of(vector: Tensor) -> int:
-    """Return 64 bits for those of a vector (P,): the same for the same vector, others where a single element differs.
-    The words of each chunk are summed, and the sums hashed, which is as fast as the vector can be read; the order of
-    words within a chunk is not looked at."""
+    """Return a hash of 64 bits of a vector (P,), which differs where a single element differs. The words of each chunk
+    are summed, and the sums hashed, which is as fast as the vector can be read; the order of words within a chunk is
+    not looked at."""
     even = vector.numel() // 2 * 2
     words, last = vector[:even].view(torch.int64), vector[even:].view(torch.int32).long()
     whole = words.numel() // CHUNK_WORDS * CHUNK_WORDS
@@ -207,7 +207,8 @@ def hash_of(vector: Tensor) -> int:
 
 
 def note_gradient(trace: Trace, point: Tensor, gradient: Tensor, weight: float, minibatch: int = -1) -> None:
-    """Note a gradient (P,) of that weight at that point (P,), of a minibatch of a plan, if it is one."""
+    """Note in `trace` a gradient (P,), its weight, the point (P,) where it was computed, and the number of its
+    minibatch in the plan (-1: it is of no plan)."""
     trace.note(Kind.HASH, minibatch, hash_of(point), hash_of(gradient), weight)
 
 
@@ -253,7 +254,7 @@ def _path(folder: Path, rank: int, carried: bool = False) -> Path:
 
 
 def has_events(folder: Path, rank: int) -> bool:
-    """Return True if the file of that learner's events is there."""
+    """Return True if `folder` has the file of the events of learner `rank`."""
     return _path(folder, rank).exists()
 
 
@@ -436,7 +437,7 @@ def recorded_learners(folder: Path, entries: Iterable[Mapping[str, Any]]) -> dic
     """Return the entries in which learners of an attached session describe themselves, by rank.
 
     Raises:
-        UserError: some are missing.
+        UserError: the entries of some learners are missing.
     """
     found = {entry["rank"]: entry for entry in entries if entry["what"] == "learner"}
     if not found:
@@ -451,10 +452,10 @@ def recorded_learners(folder: Path, entries: Iterable[Mapping[str, Any]]) -> dic
 
 
 def recorded_hosts(folder: Path) -> list[list[int]]:
-    """Return the learners of each host of the run whose trace it is; none: all were on one.
+    """Return the ranks of the learners of each host in the run whose trace is in `folder`; []: all were on one host.
 
     Raises:
-        UserError: missing, or not a trace.
+        UserError: the file of the entries is missing, or not a trace; names it.
     """
     found: list[list[int]] = next(read_entries(folder), {}).get(HOSTS, [])
     return found

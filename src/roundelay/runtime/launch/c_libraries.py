@@ -1,5 +1,5 @@
-"""Settings of the C libraries below torch: freed memory is kept for the next step, and threads wait for each other
-politely. Imports nothing heavy: it must act before torch is first imported.
+"""Settings of the C libraries below torch: freed memory is kept for the next step, and threads that wait for each other
+sleep soon. Imports nothing heavy: it must act before torch is first imported.
 
 Every training step allocates the same activations and gradients and frees them again. By default glibc gives large
 pieces back to the kernel at once, which clears each page before it hands it out again: up to 15,000 page faults and 25
@@ -17,7 +17,7 @@ _TRIM_THRESHOLD, _MMAP_THRESHOLD = -1, -3  # of mallopt
 
 
 def keep_freed() -> None:
-    """Have the C library keep freed memory for the next step, in this process; only glibc can."""
+    """Have the C library of this process keep freed memory for the next step; without glibc do nothing."""
     try:
         mallopt = ctypes.CDLL(None).mallopt
     except (OSError, AttributeError):

@@ -40,7 +40,7 @@ Fact = dict[str, Any]
 
 
 class SessionRuns(Exception):
-    """Raised if the session runs already, and one of its learners listens for those that come back."""
+    """Raised if the session runs already, and one of its learners listens for learners that come back."""
 
     def __init__(self, connection: socket.socket) -> None:
         super().__init__("the session runs already")
@@ -54,7 +54,7 @@ class LocalRendezvous:
         number: number of the session; learners attach in the same order everywhere.
 
     Raises:
-        UserError: from every method, when a learner does not come within the patience, or ends before; names the one
+        UserError: from every method, if a learner does not come within the patience, or ends before; names the learner
             that waits, those it waits for, and the place.
     """
 
@@ -108,14 +108,14 @@ class LocalRendezvous:
         return -1, {}
 
     def tell(self, rank: int, fact: Fact, descriptor: int) -> None:
-        """Answer learner `rank`, as the first learner, with a fact and a descriptor."""
+        """Send, as the first learner, the session's facts and a descriptor of the arena to learner `rank`."""
         try:
             send_fact(self._connections[rank], fact, descriptor)
         except OSError as error:
             raise self._ended(rank) from error
 
     def enter(self, fact: Fact) -> tuple[Fact, int]:
-        """Tell the first learner this one's rank and facts; return the first one's facts, and a descriptor."""
+        """Tell the first learner this one's rank and facts; return its facts, and a descriptor of the arena."""
         first = self._first
         deadline = time.monotonic() + self._seconds * (1 if self._world.place is None else 2)  # it waits for others
         connection = self._connections[first] = self._connect(deadline)
@@ -138,8 +138,8 @@ class LocalRendezvous:
         return answer, descriptors[0]
 
     def come_back(self, running: SessionRuns, fact: Fact) -> tuple[Fact, int]:
-        """Tell a running session that this learner comes back; return the session's facts, and a descriptor. A session
-        that has not yet noticed this learner's death refuses at first, and is asked again."""
+        """Tell a running session that this learner comes back; return the session's facts, and a descriptor of the
+        arena. A session that has not yet noticed this learner's death refuses at first, and is asked again."""
         deadline = time.monotonic() + self._seconds
         while True:
             with running.connection as connection:
@@ -192,7 +192,7 @@ class LocalRendezvous:
             return connection
 
     def _wait(self, socket_: socket.socket, deadline: float, otherwise: str) -> None:
-        """Wait until a socket has something to read, or to accept."""
+        """Wait until a socket has something to read, or a connection to accept."""
         while not select.select([socket_], [], [], SOCKET_LOOK_SECONDS)[0]:
             if self._world.rank == self._first:
                 self.check()
@@ -206,7 +206,7 @@ class LocalRendezvous:
             raise self._nobody(f"{otherwise} within {self._seconds:.0f} s")
 
     def check(self) -> None:
-        """Check that no learner that has connected, or should, has ended."""
+        """Check that no learner has ended that has connected or is still to connect."""
         self._check_launcher()
         for rank, connection in list(self._connections.items()):
             if select.select([connection], [], [], 0)[0]:
@@ -323,7 +323,7 @@ def close_all(descriptors: list[int]) -> None:
 
 
 def peer_user(connection: socket.socket) -> int:
-    """Return the user of the process that listened, or connected, at the other end, as the kernel knows it."""
+    """Return the user id of the process at the other end, as the kernel knows it."""
     raw = connection.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, CREDENTIALS.size)
     return int(CREDENTIALS.unpack(raw)[1])
 
@@ -353,11 +353,11 @@ class LocalLeader:
 
     @property
     def waiting(self) -> int:
-        """Number of processes known to wait."""
+        """Number of processes that are known to wait for this one's end."""
         return len(self._waiting)
 
     def look(self) -> None:
-        """Accept processes that have come to wait."""
+        """Accept the connections of processes that have come to wait for this one's end."""
         if self._socket is not None:
             self._socket.setblocking(False)
             with suppress(OSError):

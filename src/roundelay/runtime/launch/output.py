@@ -26,7 +26,7 @@ Show = Callable[[bytes], None]
 
 
 class Outlet:
-    """Standard output or error of the launcher, written without waiting for its reader."""
+    """The launcher's own standard output or error, written without waiting for its reader."""
 
     def __init__(self, descriptor: int) -> None:
         self.descriptor, self.broken = descriptor, False
@@ -40,12 +40,12 @@ class Outlet:
         return len(self._pending)
 
     def put(self, line: bytes) -> None:
-        """Put a line behind those that wait to be written."""
+        """Add a line to those that wait to be written."""
         if not self.broken:
             self._pending += line
 
     def pump(self) -> None:
-        """Write as much as is possible without waiting: PIPE_BUF bytes do not block if there is room for them."""
+        """Write as many lines as is possible without waiting: PIPE_BUF bytes do not block if there is room for them."""
         while self._pending and self._watch.poll(0):
             try:
                 written = os.write(self.descriptor, self._pending[: select.PIPE_BUF])
@@ -67,8 +67,8 @@ class Outlet:
 
 
 class LineBuffer:
-    """Cuts a stream into lines. Of a line that is written over (carriage returns) the last state is shown, at its end,
-    and on the way every BAR_SECONDS."""
+    """A cutter of a stream into lines. Of a line that is overwritten (carriage returns) the present state is shown
+    every BAR_SECONDS, and the last state at its end."""
 
     def __init__(self, show: Show) -> None:
         self._show = show
@@ -97,7 +97,7 @@ class LineBuffer:
         self.look(now)
 
     def look(self, now: float) -> None:
-        """Show a line that is being written over, if it is time."""
+        """Show a line that is being overwritten, if BAR_SECONDS have passed since it was shown last."""
         if self._news and now >= self._next:
             self._show(self._over)
             self._news, self._next = False, now + BAR_SECONDS
@@ -116,8 +116,8 @@ class LineBuffer:
 
 
 class Interruptions:
-    """Makes one line of each traceback of a KeyboardInterrupt, once `on` is set: Ctrl-C is no fault, and a traceback
-    from each learner would hide their messages."""
+    """A filter of standard error that makes one line of each traceback of a KeyboardInterrupt, once `on` is set: Ctrl-C
+    is no fault, and a traceback from each learner would hide their messages."""
 
     def __init__(self, show: Show) -> None:
         self.on, self._show = False, show
@@ -157,7 +157,7 @@ class _Stream:
         os.set_blocking(source, False)
 
     def read(self, now: float) -> int:
-        """Read what is there; return the number of bytes, -1 at the end of the stream."""
+        """Read the bytes that are available; return their number, -1 at the end of the stream."""
         try:
             data = os.read(self.source, READ_BYTES)
         except BlockingIOError:
@@ -233,7 +233,7 @@ class Output:
         return not any(outlet.pending for outlet in self._outlets)
 
     def finish(self) -> None:
-        """Listen a little longer to processes that the learners, all ended, may have left behind; then stop reading."""
+        """Read a little longer from processes that the learners, all ended, may have left behind; then stop reading."""
         deadline = time.monotonic() + LAST_SECONDS
         while self._open() and (left := deadline - time.monotonic()) > 0:
             self.wait(min(left, 0.1))

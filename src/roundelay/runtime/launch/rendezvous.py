@@ -32,10 +32,11 @@ DIGITS = 2 * hashlib.sha256().digest_size
 
 
 def say_address(place: HostPlace, seconds: float, address: Address, what: str = COORDINATOR) -> None:
-    """Tell the others where this host, the first, listens for that purpose, if there is a store in which they look.
+    """Write the address at which this host, the first, listens for purpose `what` into the store of `torchrun`, if
+    there is one, for the other hosts.
 
     Raises:
-        UserError: the store does not answer within so many seconds.
+        UserError: the store does not answer within `seconds`.
     """
     if place.hosted:
         text = json.dumps(dict(zip(("host", "port"), address, strict=True)))
@@ -43,11 +44,11 @@ def say_address(place: HostPlace, seconds: float, address: Address, what: str = 
 
 
 def first_address(place: HostPlace, seconds: float, what: str = COORDINATOR) -> Address:
-    """Return the address at which the first host listens for that purpose.
+    """Return the address at which the first host listens for purpose `what`.
 
     Raises:
-        UserError: it does not say so within so many seconds; or what the store holds was not written by a host of this
-            run.
+        UserError: the first host does not say so within `seconds`, or the store's entry was not written by a host of
+            this run.
     """
     if not place.hosted:
         return place.address, place.port

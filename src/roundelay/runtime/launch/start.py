@@ -25,7 +25,7 @@ from roundelay.runtime.launch.world import learners as learners_of_environment
 
 FORWARDED = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP, signal.SIGQUIT, signal.SIGUSR1, signal.SIGUSR2)
 ENDING = {signal.SIGINT, signal.SIGTERM, signal.SIGHUP, signal.SIGQUIT}
-"""Those of the signals after which learners should end."""
+"""Signals after which learners should end."""
 ENDING_SECONDS = 10.0
 """Seconds that learners may take to end after the launcher was told to end."""
 WATCH_SECONDS = 0.05
@@ -53,7 +53,7 @@ HIDDEN_PREFIX = "TORCHELASTIC_"
 
 @dataclass(frozen=True)
 class Endings:
-    """Rules for the ends of learners: number of restarts, and seconds that one may take to end."""
+    """Rules for learners that end: the number of restarts, and the seconds that a learner may take to end."""
 
     restarts: int = 0  # of learners that fail, as many in all are started again, each under its rank
     seconds: float = ENDING_SECONDS  # learners may take to end after the launcher was told to; then they are killed
@@ -61,7 +61,7 @@ class Endings:
 
 @dataclass(frozen=True)
 class TorchNames:
-    """The processes that torch's variables (RANK, WORLD_SIZE and others) are to describe."""
+    """A choice of the processes that torch's variables (RANK, WORLD_SIZE and others) are to describe."""
 
     # those of each learner, so many; one that fails ends the others. 0: the learners, as under `torchrun`.
     group: int = 0
@@ -166,7 +166,7 @@ class _Started:
 
     Args:
         variables: the environment of each learner, by rank.
-        restarts: how many times failed learners may be started again.
+        restarts: number of times that failed learners may be started again.
     """
 
     def __init__(
@@ -181,11 +181,11 @@ class _Started:
         self._left, self._groups = restarts, groups
         self.processes: list[subprocess.Popen[bytes]] = []
         self.running: dict[str, subprocess.Popen[bytes]] = {}
-        """By name; the code that sees the end of one takes it out."""
+        """Running processes by name; the code that sees the end of one takes it out."""
         self._failed: dict[int, int] = {}  # status of the first process of a learner that failed
 
     def start(self, rank: int) -> None:
-        """Start a learner."""
+        """Start the processes of learner `rank`."""
         port = _free_port() if self._groups.size else 0
         for place, name in enumerate(self._groups.names(rank)):
             variables = {**self._variables[rank], **self._groups.variables(rank, place, port)}
@@ -206,7 +206,7 @@ class _Started:
         return None if others else (rank, self._failed.pop(rank, 0))
 
     def again(self, rank: int) -> str:
-        """Start a failed learner again, if a restart is left; return words on it, or ""."""
+        """Start failed learner `rank` again, if a restart is left; return words on the restart, or ""."""
         if not self._left:
             return ""
         self._left -= 1
@@ -215,7 +215,7 @@ class _Started:
 
 
 def _whole_command(command: Sequence[str], module: bool) -> list[str]:
-    """Return the command of a learner, with this Python before a script or a module."""
+    """Return the whole command of a learner, with this Python interpreter before a script or a module."""
     command = command[1:] if command[:1] == ["--"] else command
     if not command:
         raise UserError("launch needs a command: roundelay launch -n 2 script.py --its-options")

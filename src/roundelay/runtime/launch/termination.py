@@ -20,7 +20,7 @@ SAME_SECONDS = 5.0
 
 
 class TerminationRequest:
-    """The state of a request to end, one for all sessions of the process."""
+    """The state of a request to end by SIGTERM, one for all sessions of the process."""
 
     listeners = 0
     asked = False  # to end

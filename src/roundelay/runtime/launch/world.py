@@ -98,7 +98,7 @@ def _is_memory_file(descriptor: int, name: str) -> bool:
 
 @dataclass(frozen=True)
 class _Variables:
-    """RANK, WORLD_SIZE and the like, by whichever names they are set."""
+    """The values of RANK, WORLD_SIZE and the like in an environment, by either set of names."""
 
     environment: Mapping[str, str]
 
@@ -131,7 +131,7 @@ class _Variables:
 
     @property
     def hosted(self) -> bool:
-        """True if the launcher, then `torchrun`, has a store at MASTER_ADDR."""
+        """True if the launcher is `torchrun` and has a store at MASTER_ADDR."""
         return not self.prefix and self.environment.get("TORCHELASTIC_USE_AGENT_STORE") == str(True)
 
     @property
@@ -144,7 +144,7 @@ class _Variables:
         """Return this process's rank, the number of learners there may ever be, and how many of them begin (0: all).
 
         Raises:
-            UserError: there is no such rank.
+            UserError: the rank is not among the learners.
         """
         begin, rank = self.number("WORLD_SIZE"), self.number("RANK")
         places, among = self.environment.get(PLACES, ""), "WORLD_SIZE"
@@ -415,7 +415,7 @@ def read_by_hand(
     and, if `listen` asks for a relay, its address (the first of `others` if it names none).
 
     Raises:
-        UserError: no secret, or no addresses.
+        UserError: the environment has no secret, or an address is missing or invalid.
     """
     secret, there = _read_secret(environment, 0), [listening(text, 0) for text in others]
     for text, (_, port) in zip(others, there, strict=True):
@@ -437,7 +437,7 @@ def path_in(variable: str) -> str:
 
 
 def stragglers(environment: Mapping[str, str] = os.environ) -> list[str]:
-    """Return the learners that are to be slow, each as `1:3x`."""
+    """Return the learners that are to be slowed down, each in words as `1:3x`, from the environment."""
     return [text for text in environment.get(STRAGGLERS, "").split(",") if text]
 
 

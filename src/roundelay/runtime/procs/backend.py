@@ -34,15 +34,15 @@ class LearnerWork(ABC):
 
     @abstractmethod
     def draw(self, group: tuple[int, ...]) -> Minibatch | Later | None:
-        """Draw, as `Backend.draw` does."""
+        """Return the learner's next minibatch, as `Backend.draw` does."""
 
     @abstractmethod
     def gradient(self, effect: Grad | GradMean, on_ready: OnReady | None) -> Gradient | Later:
-        """Return a gradient, as `Backend.gradient` does."""
+        """Return the learner's gradient over the minibatch drawn last, as `Backend.gradient` does."""
 
     @property
     def weighs_first(self) -> bool:
-        """Is the weight of a gradient known before it is computed?"""
+        """True if the weight of a gradient is known before the gradient is computed."""
         return True
 
 
@@ -50,8 +50,8 @@ class ArenaBackend(ClockedBackend):
     """Performs the requests of one learner's engine.
 
     Args:
-        vectors: the learner's own.
-        means: its part in the means it takes part in.
+        vectors: row, memory and gradient buffer of the learner.
+        means: the learner's part in means with others.
     """
 
     def __init__(self, access: ArenaAccess, vectors: Vectors, means: Means, work: LearnerWork) -> None:
@@ -84,8 +84,8 @@ class ArenaBackend(ClockedBackend):
     # Means ------------------------------------------------------------------------------------------------------------
 
     def announce(self, effect: GradMean) -> OnReady | None:
-        """Announce a mean over several hosts or between devices, which begins while the gradient is computed. One that
-        is coded, or whose weight is not known yet, begins when all of it is there."""
+        """Announce a mean over several hosts or between devices, which begins while the gradient is computed. The mean
+        of a gradient that is coded, or whose weight is not known yet, begins when the whole gradient is there."""
         if not effect.codec.exact or not self._work.weighs_first:
             return None
         on_ready = self._means.announce_gradient(float(effect.batch.frames), effect.group, effect.at.vector)
@@ -121,7 +121,7 @@ class ArenaBackend(ClockedBackend):
     # Gatherings -------------------------------------------------------------------------------------------------------
 
     def begin_segment(self, opens: bool = False) -> None:
-        """Begin a segment at the model of the last gathering. It `opens` one, where there is no parent to do so."""
+        """Begin a segment at the model of the last gathering; with `opens`, where no parent does, open a gathering."""
         self._attendee.begin(opens)
 
     def admits(self, effect: Gather) -> bool:

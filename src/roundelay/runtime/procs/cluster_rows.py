@@ -22,8 +22,8 @@ GLANCED, PIECES = 16_384, 8
 
 
 def glanced_distance(rows: Sequence[Tensor]) -> float:
-    """Return the consensus distance of rows (P,) over some of their parameters, in a fraction of a millisecond. They
-    may be written meanwhile: near the truth is near enough for a look."""
+    """Return an estimate of the consensus distance of rows (P,), from some of their parameters, in a fraction of a
+    millisecond. Other processes may write the rows meanwhile, so the estimate is rough."""
     if len(rows) < 2:
         return 0.0
     parameters = len(rows[0])
@@ -39,7 +39,7 @@ class ClusterRows:
 
     Args:
         here: ranks of this host; rows of others are mirrors.
-        initial: parameters (P,) that all begin with.
+        initial: parameters (P,) that all rows begin with.
     """
 
     def __init__(self, cluster: Cluster, arena: Arena, here: Sequence[int], initial: Tensor) -> None:
@@ -52,17 +52,17 @@ class ClusterRows:
                 row.vector.copy_(initial)
 
     def living(self) -> list[int]:
-        """Return ranks whose learners take part, on all hosts."""
+        """Return the ranks of the learners that take part, on all hosts."""
         return self._arena.liveness.living()
 
     def source(self, rank: int, living: Sequence[int]) -> int:
-        """Return, of the `living`, the holder of a model nearest in rank: of its own node, where nodes are runs of
-        ranks."""
+        """Return the rank nearest to `rank` among the holders of models in `living`: one of the same node, where nodes
+        are runs of ranks."""
         return min(self._cluster.strategy.holders(tuple(living)), key=lambda other: abs(other - rank))
 
     def copy(self, rank: int) -> dict[str, Tensor]:
-        """Copy the first state of a new learner elsewhere: the row of `rank`, or the centre, and the memory of `rank`,
-        of one moment; (P,) each, by name, and (n,) `scalars`."""
+        """Return a copy of the state that a new learner on another host begins with, by name: the row of `rank`, or the
+        centre if there is one, the memory of `rank` at the same moment, (P,) each, and its `scalars`, (n,)."""
         found = {}
         for source in dict.fromkeys((rank, self._cluster.learners if self._cluster.centre else rank)):
             row = self._rows[source]
@@ -79,8 +79,8 @@ class ClusterRows:
         """Give the learner that takes the place of `rank` the row and the memory of `source`, or the centre's row.
 
         Args:
-            trace: folder of the trace that is taken, if any.
-            number: in the trace, of the orders that it begins with.
+            trace: folder of the trace; None: the run is not recorded.
+            number: number, in the trace, of the orders that the new learner begins with.
         """
         row, writer = self._rows[rank], TraceWriter(trace, rank) if trace else None
         notes = writer or NO_TRACE
@@ -105,13 +105,13 @@ class ClusterRows:
         return mend(row for row in self._rows if row.rank in self._here or row.rank == self._cluster.learners)
 
     def glanced_distance(self) -> float:
-        """Return consensus distance of the holders, estimated from a few elements."""
+        """Return the consensus distance of the living holders' rows, estimated from a few elements."""
         living = tuple(self.living())
         holders = self._cluster.strategy.holders(living) if living else ()
         return glanced_distance([self._rows[rank].vector for rank in holders])
 
     def state(self) -> ClusterState:
-        """Return a copy; a dead learner is given the state another would take its place with."""
+        """Return a copy of all learners' state; for a dead learner, that which its replacement would begin with."""
         living, learners = self.living(), range(self._cluster.learners)
         source = [rank if rank in living else self.source(rank, living) for rank in learners]
         names = ("row", *self._memory)
@@ -135,7 +135,7 @@ class ClusterRows:
         return ClusterState(vectors=vectors, integers={"steps": steps.tolist(), "versions": versions.tolist()})
 
     def load(self, state: ClusterState) -> None:
-        """Begin with this state."""
+        """Overwrite rows, memories and counters in the arena by `state`."""
         for name in ("row", *self._memory):
             for rank in range(self._cluster.learners):
                 self._arena.vector(name, rank).copy_(state.vectors[name][rank])
@@ -151,7 +151,7 @@ class ClusterRows:
         self._arena.row_versions.versions[:] = state.integers["versions"]
 
     def held(self) -> Tensor:
-        """Return rows of the living holders, (H, P)."""
+        """Return copies of the rows of the living holders, (H, P)."""
         return self._arena.stacked("row", self._cluster.strategy.holders(tuple(self.living())))
 
     def centre(self) -> Tensor:

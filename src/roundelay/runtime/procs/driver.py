@@ -72,9 +72,9 @@ class ProcsRuntime(Runtime):
     """Runs a cluster on real processes of this host.
 
     Args:
-        patience_seconds: how long a learner waits for another before it gives up and names that.
+        patience_seconds: how long a learner waits for another before it gives up, and names the other.
         threads: torch threads per learner; None shares the cores out evenly, within OMP_NUM_THREADS.
-        trace: a folder for the record of events, for a replay.
+        trace: a folder for the record of events, for a replay; None: nothing is recorded.
         deaths: treatment of a learner's death.
         share: in a run on several hosts, the part led here; None: all learners.
         library: takes the means of synchronous learners that compute on devices.
@@ -142,7 +142,7 @@ class ProcsRuntime(Runtime):
             raise
 
     def facts(self) -> dict[str, Any]:
-        """Return facts that a replay must know."""
+        """Return the facts of the run that a replay must know, by name."""
         device = self._device
         known = {"learners": self.cluster.learners, "parameters": self.parameters, "threads": self._threads}
         if device is None or not leaves_arena(self.cluster.strategy.traits, self._on_devices):  # as in `make_vectors`
@@ -150,7 +150,8 @@ class ProcsRuntime(Runtime):
         return {**known, ROWS_ON: device.type}
 
     def _library(self, device: torch.device | None, library: MeansLibrary, recorded: bool) -> Collectives | None:
-        """Return the library that takes means outside of the arena. Its means end with the process of a member."""
+        """Return the library that takes means outside of the arena. None where learners go on without the dead, since a
+        library's means end when a member dies, and where means are taken in the arena."""
         if self._goes_on:
             return None
         return means_between_devices(self.cluster, device, library, recorded, self._on_devices is not None)
@@ -208,7 +209,7 @@ class ProcsRuntime(Runtime):
         self.processes.begin_segment()
 
     def begin_gatherings(self) -> None:
-        """Begin a part of a segment for all learners; where there are several hosts, before any of them does."""
+        """Begin the gatherings of a part of a segment for all learners, before any host begins the part."""
         self._gatherings.begin_part(wall_clock())
 
     def part(
@@ -222,12 +223,12 @@ class ProcsRuntime(Runtime):
         """Let all learners run until there is nothing more to draw.
 
         Args:
-            living: those that take part, of all hosts; replacements that are not among them wait.
+            living: ranks of the learners that take part, on all hosts; replacements not among them wait.
             prepare: called when tables are set and before learners begin.
-            number: of the command in the trace that the host which leads takes, of several.
+            number: on one of several hosts, the number of the command in the trace of the host that leads.
 
         Raises:
-            LearnerDied, TimeoutError, RuntimeError: it cannot go on.
+            LearnerDied, TimeoutError, RuntimeError: learners died, waited too long, or failed, so the run cannot go on.
         """
         self.arena.sequences.begin_part()
         self.arena.queue.assigned[:] = NONE
@@ -270,19 +271,19 @@ class ProcsRuntime(Runtime):
         )
 
     def _left_over(self) -> bool:
-        """Return True if there is anything to draw. Learners are done, but minibatches may have come back from the
-        dead, and all nodes may have lost a member."""
+        """Return True if there are minibatches to draw, when learners are done: some may have come back from the dead,
+        and all nodes may have lost a member."""
         arena, end = self.arena, self.arena.queue.stop_round[0] * self.cluster.learners
         if arena.queue.returned[0] or arena.queue.next_index[0] < end:
             return True
         return not self.alone and bool(arena.queue.more[0] or queue.prefetched(arena))
 
     def _command(self, ranks: Iterable[int]) -> list[int]:
-        """Give the segment's orders to `ranks`; return those they were sent to."""
+        """Send the segment's orders to the learners `ranks`; return the ranks that they were sent to."""
         return self.processes.send(ranks, json.dumps(self._orders).encode())
 
     def _promote(self, wanted: Sequence[int]) -> list[int]:
-        """Let replacements among `wanted` that are ready take their places; return those that did."""
+        """Let ready replacements of the ranks `wanted` take their places; return the ranks of those that did."""
         return self.processes.promote(wanted, self._trace, self._orders["number"])
 
     def _collect(self, ranks: Iterable[int], watch: Watch) -> dict[int, SegmentAnswer]:
@@ -351,8 +352,8 @@ class ProcsRuntime(Runtime):
         )
 
     def _stop(self) -> None:
-        """End after the round the furthest learner has begun, or its block. Draws happen under the same lock, so none
-        is past it."""
+        """End the segment after the round, or the block of rounds, that the furthest learner has begun. Draws happen
+        under the same lock, so no learner is past it."""
         arena, learners = self.arena, self.cluster.learners
         with arena.queue_lock:
             synchronous = self.cluster.strategy.traits.synchronous
@@ -360,11 +361,11 @@ class ProcsRuntime(Runtime):
             arena.queue.stop_round[0] = min(int(arena.queue.stop_round[0]), self.cluster.stop_round(reached))
 
     def process_ids(self) -> list[int]:
-        """Return the process ids of the learners here, by rank; the replacement's where a learner is being replaced."""
+        """Return the process ids of this host's learners, by rank; of a learner being replaced, its replacement's."""
         return self.processes.process_ids(self.here)
 
     def living(self) -> list[int]:
-        """Return ranks whose learners take part, on all hosts."""
+        """Return the ranks of the learners that take part, on all hosts."""
         return self.cluster_rows.living()
 
     # State ------------------------------------------------------------------------------------------------------------

@@ -1,4 +1,5 @@
-"""The process that learner processes are forks of, which has torch loaded. It is multiprocessing's, and ends with us.
+"""The process that learner processes are forks of, which has torch loaded. It is multiprocessing's fork server, and
+ends with the process that starts it.
 
 No process may stay behind when this one is killed, learners and server that are stopped (SIGSTOP) at that moment
 included: they cannot see that a pipe has ended. So the kernel is asked to kill the server with this process, and each
@@ -29,14 +30,14 @@ if _told:  # this is the server, which loads this file before anything that take
 
 
 def start(preload: Sequence[str]) -> None:
-    """Start the server, unless it runs already. Signals that are the parent's to answer are blocked in it, and so in
-    all learners.
+    """Start the fork server, unless it runs already. Signals that are the parent's to answer are blocked in it, and so
+    in all learners.
 
     Ctrl-C goes to every process of the terminal, and a scheduler's SIGTERM often to every process of the job. A fork
     server that ended would take all learners with it.
 
     Args:
-        preload: modules that it loads once, so that no learner has to.
+        preload: modules that the server loads once, so that no learner has to.
     """
     multiprocessing.get_context("forkserver").set_forkserver_preload([__name__, *preload])
     resource_tracker.ensure_running()  # before: it would unblock interrupts again
@@ -52,7 +53,7 @@ def start(preload: Sequence[str]) -> None:
 
 
 def end_with_server() -> None:
-    """Have this process, a fork of the server, end with it. Its own processes are no forks of that server."""
+    """Have this process, a fork of the server, end with it. Processes that it starts are no forks of that server."""
     held = vars(forkserver)["_forkserver"]
     if (alive := getattr(held, "_forkserver_alive_fd", None)) is not None:
         os.close(alive)

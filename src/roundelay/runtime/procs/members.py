@@ -32,12 +32,12 @@ class Member:
         """Return the process's next message. Call it when the pipe is ready.
 
         Raises:
-            EOFError, OSError: nothing more; it is dead.
+            EOFError, OSError: the process is dead, and left no further message.
         """
         return SegmentAnswer(**json.loads(self.pipe.recv_bytes()))
 
     def reason(self) -> str:
-        """Return the reason of its death."""
+        """Return the reason of the process's death, in words."""
         self.process.join(timeout=1.0)
         code = self.process.exitcode
         if self.failure:
@@ -49,7 +49,7 @@ class Member:
         return f"ended with exit status {code}"
 
     def advice(self) -> str:
-        """Return advice for the user, if it died before it had built its learner."""
+        """Return advice for the user on a process that died before it had built its learner; "" if there is none."""
         code = self.process.exitcode
         if code == -signal.SIGKILL:
             return ", while it started. Too little memory is the usual reason: try fewer learners"
@@ -57,20 +57,20 @@ class Member:
 
     @property
     def killed(self) -> bool:
-        """Did a signal end it? Then the next one may live; a process that ends by itself will do so again."""
+        """True if a signal ended the process: a replacement may live; of one that ended by itself it would end too."""
         return (self.process.exitcode or 0) < 0
 
     def let_go(self) -> None:
-        """Close our ends of its pipes; a process that did not hear "quit" ends now."""
+        """Close this end of the process's pipes; a process that did not hear "quit" ends now."""
         self.lifeline.close()
         self.pipe.close()
 
 
 def start_member(spec: WorkerSpec) -> Member:
-    """Start a learner process; it answers when it has built its learner.
+    """Start a learner process as `spec` describes; it sends an answer when it has built its learner.
 
     Raises:
-        OSError: it cannot be started.
+        OSError: the process cannot be started.
     """
     not_imported_again()
     wait_politely()
@@ -93,7 +93,7 @@ def start_member(spec: WorkerSpec) -> Member:
 
 
 def end(members: Mapping[int, Member], at_once: set[int]) -> None:
-    """Stop all processes: those of the ranks `at_once`, which would not listen yet, by a kill."""
+    """Stop the processes of all `members`; those of the ranks `at_once`, which would not listen yet, by a kill."""
     for rank, member in members.items():
         if rank in at_once:
             member.process.kill()

@@ -37,10 +37,11 @@ class Deaths:
     replacements: int = REPLACEMENTS  # how many may be started in all; after them the rest go on
 
     def under(self, strategy: Strategy, recorded: bool = False) -> "Deaths":
-        """Return their meaning under a strategy: learners that wait for each other go on if that is asked for, or stop.
+        """Return the meaning of deaths under a strategy: learners that wait for each other go on if the policy asks for
+        it, or stop.
 
         Raises:
-            UserError: its learners cannot go on without one, or not where they are `recorded`.
+            UserError: the policy is to go on, and the strategy's learners cannot go on without one, or are `recorded`.
         """
         if not strategy.traits.synchronous:
             return self
@@ -56,10 +57,10 @@ class Deaths:
 
 
 def check_may_go_on(strategy: Strategy, option: str = "training.on_death") -> None:
-    """Check that the learners that are left can go on when one dies. `option` is the one that asks for it.
+    """Check that a strategy's learners can go on when one of them dies. `option` is the option that asks for it.
 
     Raises:
-        UserError: no.
+        UserError: they cannot; names `option` and the reason.
     """
     if strategy.traits.synchronous and strategy.traits.model == "centre":
         raise UserError(
@@ -74,7 +75,7 @@ def check_may_go_on(strategy: Strategy, option: str = "training.on_death") -> No
 
 
 REPLACE = Deaths()
-"""Another takes its place, where the strategy can go on."""
+"""The usual meaning of a death: a replacement takes the learner's place, where the strategy can go on."""
 
 
 @final
@@ -83,8 +84,8 @@ class LearnerProcesses:
 
     Args:
         start: starts the learner of a rank.
-        deaths: as they are meant under the strategy.
-        synchronous: is the strategy? Then there is no queue for minibatches of the dead to come back to.
+        deaths: their meaning under the strategy (`Deaths.under`).
+        synchronous: True if the strategy is: then there is no queue for minibatches of the dead to come back to.
     """
 
     def __init__(
@@ -97,7 +98,7 @@ class LearnerProcesses:
         self._started = False
         self._told = 0, 0  # deaths and replacements
         self.pending: dict[int, bool] = {}
-        """Replacements by rank: is it ready to take its place?"""
+        """Pending replacements by rank: True if one is ready to take its place."""
         self.lost: list[Lost] = []
         """Deaths in this segment, and since the last one was over."""
         self.joined: list[Joined] = []
@@ -106,10 +107,10 @@ class LearnerProcesses:
         """Minibatches of the dead, drawn again in this segment."""
 
     def start(self, ranks: Iterable[int]) -> None:
-        """Start learners; each answers when it is built.
+        """Start the learners `ranks`; each sends an answer when it is built.
 
         Raises:
-            LearnerDied: one cannot be started.
+            LearnerDied: a learner cannot be started.
         """
         for rank in ranks:
             try:
@@ -118,10 +119,10 @@ class LearnerProcesses:
                 raise LearnerDied(rank, f"it could not be started ({error})") from error
 
     def all_started(self) -> None:
-        """Wait until all have answered, or are dead.
+        """Wait until every learner started has answered, or is dead.
 
         Raises:
-            LearnerDied: it cannot go on without those that are.
+            LearnerDied: some are dead, and the run cannot go on without them.
         """
         living = self._rows.living()
         missing = sorted({lost.rank for lost in self.lost} - set(living))
@@ -131,23 +132,23 @@ class LearnerProcesses:
         self._started = True
 
     def begin_segment(self) -> None:
-        """Forget what was told of the last one; what has happened since is told with this one."""
+        """Forget deaths and replacements that `tell` has returned; those since then count for the new segment."""
         lost, joined = self._told
         self.lost, self.joined, self.redrawn, self._told = self.lost[lost:], self.joined[joined:], 0, (0, 0)
 
     def tell(self) -> tuple[tuple[Lost, ...], tuple[Joined, ...]]:
-        """Tell deaths and replacements of the segment so far."""
+        """Return the deaths and the replacements of the segment so far."""
         self._told = len(self.lost), len(self.joined)
         return tuple(self.lost), tuple(self.joined)
 
     def process_ids(self, ranks: Iterable[int]) -> list[int]:
-        """Return the process ids of these; the replacement's where a learner is being replaced."""
+        """Return the process ids of the learners `ranks`; a replacement's where a learner is being replaced."""
         return [self._members[rank].process.pid or 0 for rank in ranks]
 
     # Messages ---------------------------------------------------------------------------------------------------------
 
     def send(self, ranks: Iterable[int], orders: bytes) -> list[int]:
-        """Give orders to `ranks`; return those they were sent to. The dead among them are reaped."""
+        """Send `orders` to the learners `ranks`, and reap the dead among them; return the ranks they were sent to."""
         sent = []
         for rank in ranks:
             try:
@@ -159,8 +160,8 @@ class LearnerProcesses:
         return sent
 
     def answers(self, ranks: set[int], seconds: float) -> dict[int, SegmentAnswer]:
-        """Return answers of those of `ranks` that have something to say within `seconds`. The dead are reaped, and
-        replacements that have built their learners are ready."""
+        """Return, by rank, the answers of `ranks` that come within `seconds`. The dead are reaped, and replacements
+        that have built their learners become ready."""
         found = self._listen({*ranks, *self.pending}, seconds)
         for rank in found.keys() - ranks:
             self._hear(rank, found.pop(rank))
@@ -171,8 +172,7 @@ class LearnerProcesses:
         return {rank for rank in ranks if not self._members[rank].reaped and rank not in self.pending}
 
     def _listen(self, ranks: set[int], seconds: float) -> dict[int, SegmentAnswer]:
-        """Return messages of those of `ranks` that have something to say within `seconds`; the dead among them are
-        reaped."""
+        """Return, by rank, the messages of `ranks` that come within `seconds`; the dead among them are reaped."""
         members = {rank: self._members[rank] for rank in sorted(ranks)}
         sources: list[Connection | int] = [m.pipe for m in members.values()]
         ready = set(wait([*sources, *(m.process.sentinel for m in members.values())], timeout=max(0.0, seconds)))
@@ -209,13 +209,13 @@ class LearnerProcesses:
         self.lost.append(Lost(rank, reason, replaced, torn))
 
     def give_back(self, ranks: Iterable[int]) -> None:
-        """Give back the minibatches of these, for others to draw."""
+        """Give back the minibatches of the learners `ranks`, for others to draw."""
         if not self._synchronous:
             for rank in ranks:
                 self.redrawn += queue.give_back(self._arena, rank)
 
     def _replace(self, rank: int) -> bool:
-        """Start a replacement for a dead learner, if there may be one more and a learner is left to learn from."""
+        """Start a replacement for dead learner `rank`, if one more is allowed and a learner is left to copy from."""
         if not self._replaces or not self._left:
             return False
         if self._started and not self._rows.living():
@@ -237,11 +237,11 @@ class LearnerProcesses:
     # Replacements -----------------------------------------------------------------------------------------------------
 
     def collect_replacements(self) -> None:
-        """Look whether any of them has built its learner."""
+        """Mark replacements ready that have built their learners."""
         self.answers(set(), 0.0)
 
     def _hear(self, rank: int, answer: SegmentAnswer) -> None:
-        """Hear a replacement, which has built its learner, or could not."""
+        """Mark the replacement of `rank` ready, if its `answer` says that it has built its learner; else reap it."""
         if answer.problem:
             self._members[rank].failure = answer.text.strip().rpartition("\n")[2]
             self.reap(rank)
@@ -249,15 +249,15 @@ class LearnerProcesses:
             self.pending[rank] = True
 
     def ready(self) -> list[int]:
-        """Return replacements that have built their learner."""
+        """Return the ranks of replacements that have built their learners."""
         return [rank for rank, ready in self.pending.items() if ready]
 
     def promote(self, wanted: Sequence[int], trace: Path | None, number: int) -> list[int]:
-        """Let those of `wanted` that are replacements and ready take their places; return those that did.
+        """Let replacements of the ranks `wanted` that are ready take their places; return the ranks of those that did.
 
         Args:
-            trace: folder of the trace that is taken, if any.
-            number: in the trace, of the orders that they begin with.
+            trace: folder of the trace; None: the run is not recorded.
+            number: number, in the trace, of the orders that they begin with.
         """
         ready = [rank for rank in self.ready() if rank in wanted]
         for rank in ready:
@@ -273,9 +273,9 @@ class LearnerProcesses:
         other.
 
         Args:
-            given: the learner elsewhere whose row and memory lie in their places; None: they begin with those of one
-                that lives here. Where none does, they wait, unless there are
-            mirrored: learners elsewhere whose rows and memories are here in their own places.
+            given: where no learner lives here, the learner elsewhere whose row and memory already lie in the places of
+                the replacements; None: there is none, so they wait unless there are `mirrored`.
+            mirrored: learners elsewhere whose rows and memories are in this host's arena, to copy from.
         """
         self.collect_replacements()
         for rank in self.ready():
@@ -292,12 +292,12 @@ class LearnerProcesses:
         return [rank for rank in self._rows.living() if rank in self._members]
 
     def _place(self, rank: int, copied: int | None) -> None:
-        """Note that a replacement, which has its row, is in its place."""
+        """Note that the replacement of `rank`, whose row is ready, takes part; `copied` is the learner it began as."""
         self.joined.append(Joined(rank, copied))
         del self.pending[rank]
         self._arena.liveness.mark([rank], True)  # last: now others exchange with its row
 
     def close(self) -> None:
-        """End all of them."""
+        """End all learner processes and pending replacements."""
         end(self._members, set(self.pending))
         self._members, self.pending = {}, {}

@@ -66,7 +66,7 @@ class WorkerSpec:
 
 @dataclass(frozen=True)
 class SegmentAnswer:
-    """A learner's word at the end of a segment: `problem` is "", "lost" (another died), "timeout" or "error"."""
+    """A learner's answer at the end of a segment: `problem` is "", "lost" (another died), "timeout" or "error"."""
 
     problem: str = ""
     text: str = ""
@@ -75,7 +75,7 @@ class SegmentAnswer:
 
 
 def main(spec: WorkerSpec, commands: Connection, lifeline: Connection) -> None:
-    """Live the life of a learner process."""
+    """Run a learner process: build the learner, then obey the parent's `commands` until it says "quit" or ends."""
     end_with_server()
     leave_signals()
     threading.Thread(target=_die_with_parent, args=(lifeline,), daemon=True).start()
@@ -106,7 +106,7 @@ def _say(commands: Connection, answer: SegmentAnswer) -> None:
 
 
 def _die_with_parent(lifeline: Connection) -> None:
-    """End with the parent: the pipe's other end closes when it ends, however it ends; no learner outlives its run."""
+    """End this process when the parent ends, however it ends: the other end of `lifeline` closes then."""
     with suppress(EOFError, OSError):
         lifeline.recv_bytes()
     os._exit(1)
@@ -145,7 +145,7 @@ class Worker:
         self._lanes = 0  # segments that had one
 
     def segment(self, command: dict[str, Any]) -> SegmentAnswer:
-        """Run the strategy's coroutine to its end."""
+        """Run the strategy's coroutine for the segment in `command`, to its end; return the answer for the parent."""
         plan = SegmentPlan.from_json(command)
         self._work.begin_segment(plan.epoch)
         self.me.begin_segment(plan, tuple(command["living"]), self._strategy.traits.ages)
@@ -176,7 +176,7 @@ class Worker:
 def _between_devices(
     spec: WorkerSpec, arena: Arena, patience: Patience, gradient: Tensor, device: torch.device
 ) -> DeviceMeans:
-    """Return the learner's part in means by a library, of its node or of all; these meet now."""
+    """Return the learner's part in means by a library, of its node or of all learners, after these have met."""
     assert spec.collectives is not None
     if spec.collectives.nodes:
         return NodeMeans(arena, spec.rank, patience, gradient, spec.collectives)
@@ -187,8 +187,7 @@ def _between_devices(
 def _state(
     spec: WorkerSpec, access: ArenaAccess, vectors: Vectors, learner: Learner, deferred: Deferred
 ) -> LearnerState:
-    """Return the learner's state over its vectors. Where others write its row meanwhile, gradients are taken at
-    copies."""
+    """Return the learner's state over its vectors. Where others write its row, gradients are taken at copies."""
     cluster, traits = spec.cluster, spec.cluster.strategy.traits
     copied = not traits.synchronous and traits.model == "mean"
     snapshot = torch.empty_like(vectors.row.vector) if copied else None
@@ -206,7 +205,7 @@ class PlannedWork(LearnerWork):
     """One learner's part in a segment of a plan.
 
     Args:
-        buffer: for gradients, (P,); `resident`: it and snapshots are on the learner's device.
+        buffer: buffer for gradients, (P,); with `resident`, buffer and snapshots are on the learner's device.
         meanwhile: called with the progress of gradients that are not part of a mean.
     """
 
@@ -255,7 +254,7 @@ class PlannedWork(LearnerWork):
         return drawn
 
     def _next(self, group: tuple[int, ...]) -> Minibatch | None:
-        """Return the next minibatch; queue.NONE_YET: ask again."""
+        """Return the learner's next minibatch, None at the end of the segment, or queue.NONE_YET: ask again."""
         if len(group) > 1:
             return queue.draw_together(self._arena, self._rank, group, self._plan)
         if not self._synchronous:

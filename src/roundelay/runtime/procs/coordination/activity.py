@@ -23,7 +23,7 @@ Numbers = tuple[Integer, ...]
 
 
 def number_of(effect: Effect[Any]) -> tuple[int, int]:
-    """Return an effect as two numbers: which it is, and the peer it is about, or -1."""
+    """Return two numbers that stand for an effect: that of its kind, and the row that it concerns, or -1."""
     if isinstance(effect, Begin):
         effect = effect.effect
     return _NUMBERS.get(type(effect), 0), getattr(effect, "peer", -1)
@@ -40,7 +40,7 @@ class HostActivity:
 
     @classmethod
     def of(cls, arena: Arena, ranks: Sequence[int]) -> "HostActivity":
-        """Return the activity of `ranks` now."""
+        """Return the present activity of the learners `ranks`."""
         now, chosen = milliseconds(), list(ranks)
         effects, peers, since = arena.activity.doing[:, chosen].tolist()
         tables = arena.queue.rounds, arena.sequences.sent_seq, arena.row_versions.versions
@@ -48,7 +48,7 @@ class HostActivity:
 
     @property
     def learners(self) -> set[int]:
-        """Numbers of learners that its tables have: one, if they agree."""
+        """Lengths of the tables, in learners: a single one if all tables agree."""
         return {len(numbers) for numbers in (*self.doing, self.round, self.published, self.versions)}
 
 
@@ -60,20 +60,21 @@ class ReportedActivity:
     came: int
 
     def of(self, at: int) -> tuple[int, int, int, int, int, int]:
-        """Return, of its learner number `at`: effect, peer, since when, round, version, means."""
+        """Return the numbers of the learner at index `at` of the report: effect, peer, milliseconds on this host's
+        clock since which it is in the effect, round, version of its row, means."""
         found = self.found
         effect, peer, passed = (numbers[at] for numbers in found.doing)
         return effect, peer, self.came - passed, found.round[at], found.versions[at], found.published[at]
 
 
 def milliseconds() -> int:
-    """Return milliseconds of this host's clock."""
+    """Return this host's steady clock in milliseconds."""
     return int(time.monotonic() * 1000)
 
 
 def table(arena: Arena, hosts: Sequence[tuple[Sequence[int], ReportedActivity | None]]) -> str:
     """Return a line a learner: rank, host, whether it lives, effect, for how long, its round, its row's version, its
-    means. `hosts`: the ranks of each, and its last report."""
+    means. `hosts` has the ranks of each host and its last report (None: there is none)."""
     lines = ["rank  host  alive  seconds  round  version  means  effect"]
     now = milliseconds()
     for host, (ranks, last) in enumerate(hosts):

@@ -77,7 +77,7 @@ def _nccl(store: Store, place: GroupPlace) -> Any:
 
 
 OPENED: Mapping[Library, Callable[[Store, GroupPlace], Any]] = {"gloo": _gloo, "nccl": _nccl}
-"""By library, the maker of a process group, whose ends find each other by a store."""
+"""Makers of process groups, whose ends find each other by a store; by library."""
 
 
 BUCKET = 25 * 2**18
@@ -95,12 +95,12 @@ class MeansLibrary:
 
 
 USUAL_LIBRARY = MeansLibrary()
-"""The usual one of the machine."""
+"""The library that is usual on this machine."""
 
 
 @dataclass(frozen=True)
 class Collectives:
-    """The library as a learner process is told of it: its name, and a folder, where the L processes meet."""
+    """The collective library that learner processes are to use: its name, and a folder, where the L processes meet."""
 
     library: Library
     folder: str
@@ -109,7 +109,7 @@ class Collectives:
     """Each node takes means of its own (`NodeMeans`)."""
 
     def join(self, rank: int, learners: int, device: torch.device, patience_seconds: float) -> None:
-        """Meet the others; once in a process. Sockets, as far as the library uses any, stay on this host.
+        """Form a process group with all other learners; once in a process. Sockets of the library stay on this host.
 
         Raises:
             RuntimeError: the library cannot work here, or a learner did not come.
@@ -126,15 +126,15 @@ class Collectives:
         )
 
     def clear(self) -> None:
-        """Clear the place: no learner meets there any more."""
+        """Delete the folder in which the learners met."""
         shutil.rmtree(self.folder, ignore_errors=True)
 
 
 class DeviceMeans(Means):
-    """One learner's part in means of all learners, and of neighbours, of vectors on devices. Replies are there, too.
+    """One learner's part in means, of all learners or of neighbours, whose vectors and results are on devices.
 
     Args:
-        gradient: where the learner has its gradients, (P,), on its device.
+        gradient: buffer of the learner's gradients, (P,), on its device.
         bucket: elements in one call of the library; the same for all.
     """
 
@@ -150,7 +150,7 @@ class DeviceMeans(Means):
         self._under_way: list[Work | None] = []
 
     def leave(self) -> None:
-        """Leave, as all do, after the last mean."""
+        """Leave the process group, as every learner does after the last mean."""
         distributed.destroy_process_group()
 
     def publish_gradient(self, weight: float, group: Sequence[int]) -> None:
@@ -158,7 +158,7 @@ class DeviceMeans(Means):
         super().publish_gradient(weight, group)
 
     def announce_gradient(self, weight: float, group: Sequence[int], at: Tensor) -> Callable[[int], None]:
-        """Announce any gradient: the mean lies where no learner computes one."""
+        """Announce a gradient that is still to be computed; never None, since the mean has a place of its own."""
         self._laid = len(self._own)
         self.publish_gradient(weight, group)
         return self._lay
@@ -179,8 +179,8 @@ class DeviceMeans(Means):
         self.advance()
 
     def advance(self) -> None:
-        """Begin with the buckets that are complete, if all have come; all begin with the same ones in the same order,
-        sooner or later. To be called while a mean is under way, now and then."""
+        """Begin to sum the buckets of the mean that are complete, once all members have come. Every member sums the
+        same buckets in the same order. Call this repeatedly while a mean is under way."""
         number = int(self._sent[self._rank])
         if not self._open or not bool((self._sent[self._members] >= number).all()):
             return
@@ -201,17 +201,17 @@ class DeviceMeans(Means):
             self._under_way.append(self._sum(part, weights))
 
     def _sum(self, part: Tensor, weights: Floats) -> Work | None:
-        """Begin to sum a bucket over all members, whose `weights` are these."""
+        """Begin to sum the bucket `part` over all members, whose weights in the mean are `weights`."""
         work: Work | None = distributed.all_reduce(part, async_op=True)
         return work
 
     def _finish(self, work: Work | None) -> None:
-        """Wait for the library; None: there was nothing to do."""
+        """Wait until the library has done `work`; None: there was nothing to do."""
         if work is not None:
             work.wait()
 
     def look(self, _: int) -> None:
-        """Look as `advance` does, while a gradient is computed that has nothing to do with the mean under way."""
+        """Call `advance` while a gradient is computed that has no part in the mean under way."""
         self.advance()
 
     def collect(self, group: Sequence[int]) -> Tensor:
@@ -256,7 +256,7 @@ class NodeMeans(DeviceMeans):
     """One learner's part in means of its node.
 
     Args:
-        gradient: where the learner has its gradients, (P,), on its device.
+        gradient: buffer of the learner's gradients, (P,), on its device.
     """
 
     def __init__(self, arena: Arena, rank: int, patience: Patience, gradient: Tensor, collectives: Collectives) -> None:
@@ -266,12 +266,12 @@ class NodeMeans(DeviceMeans):
         self._part = 0
 
     def begin_part(self, number: int) -> None:
-        """Begin part `number`: no other part has that number, and its nodes may be others."""
+        """Begin part `number` of a segment; no other part has this number, and nodes may have other members in each."""
         self.leave()
         self._part = number
 
     def leave(self) -> None:
-        """Leave: no more means with these members."""
+        """Leave the process group of this node's members."""
         held, self._group, idle = [self._group], None, not self._open
         self._under_way, self._open = [], False
         if idle:
@@ -298,7 +298,7 @@ class NodeMeans(DeviceMeans):
         return work
 
     def _open_group(self) -> Any:
-        """Return the process group of this node, all of which have come to its first mean."""
+        """Return a process group of this node, whose members have all come to its first mean."""
         if self._group is None:
             store = FileStore(os.path.join(self._collectives.folder, "nodes"))
             place = GroupPlace(self._members.index(self._rank), len(self._members), LOOPBACK, self._patience.seconds)
@@ -307,10 +307,10 @@ class NodeMeans(DeviceMeans):
         return self._group
 
     def _finish(self, work: Work | None) -> None:
-        """Wait for the library.
+        """Wait until the library has done `work`.
 
         Raises:
-            MemberLost: a member died, for which it would wait in vain.
+            MemberLost: a member of the node died, for which the library would wait for ever.
         """
 
         def through() -> bool:
@@ -334,7 +334,7 @@ class NodeMeans(DeviceMeans):
 
 
 def _end(held: list[Any]) -> None:
-    """End the process group in the list, its only holder."""
+    """End the process group in the list `held`, which alone refers to it, and clear the list."""
     if held[0] is not None:
         held[0].abort()
     held.clear()
@@ -352,7 +352,7 @@ def device_of(place: int, device: torch.device) -> torch.device:
 
 
 def reach_each_other(devices: Iterable[torch.device]) -> bool:
-    """Return True if each of these can read and write each other's memory."""
+    """Return True if all `devices` can read and write each other's memory."""
     numbers = {device.index for device in devices if device.type == "cuda"}
     return all(torch.cuda.can_device_access_peer(one, other) for one, other in permutations(numbers, 2))
 
@@ -362,7 +362,7 @@ def rows_may_leave(strategy: Strategy, alone: bool) -> bool:
     whose exchanges take nothing but two learners' rows.
 
     Args:
-        alone: there is one host.
+        alone: True if there is one host.
     """
     traits = strategy.traits
     return not traits.synchronous and (alone or (traits.model == "mean" and not strategy.memory))
@@ -375,11 +375,11 @@ def rows_on_devices(
     memory.
 
     Args:
-        device: that learners compute on.
-        here: learners of this host.
+        device: the device that learners compute on.
+        here: ranks of this host's learners.
 
     Raises:
-        UserError: there is no room.
+        UserError: the devices have no room for the rows.
     """
     if device is None or not rows_may_leave(cluster.strategy, len(here) == cluster.learners):
         return None
@@ -399,8 +399,8 @@ def rows_on_devices(
 
 
 def shared_for_means(strategy: Strategy) -> tuple[str, ...]:
-    """Return the names of what learners of one host give to means, and of the mean, as far as it can be on devices:
-    none, where a centre is in the arena, or nothing is given."""
+    """Return the names of the vectors that learners of one host give to means, and of the mean, if they can be on
+    devices; () under asynchronous strategies, and where the model is not the mean of rows."""
     traits = strategy.traits
     if not traits.synchronous or traits.model != "mean":
         return ()
@@ -408,11 +408,11 @@ def shared_for_means(strategy: Strategy) -> tuple[str, ...]:
 
 
 def means_on_devices(cluster: Cluster, layout: Layout, device: torch.device | None) -> DeviceVectors | None:
-    """Return what learners of one host give to means, and the mean, in the memory of devices, if these can reach each
-    other's; None: in the arena, as where there is no room.
+    """Allocate, on devices that can reach each other's memory, the vectors that learners of one host give to means, and
+    the mean. Return None if they are to be in the arena, as where a device has no room.
 
     Args:
-        device: that learners compute on.
+        device: the device that learners compute on.
     """
     names = shared_for_means(cluster.strategy)
     if device is None or cluster.learners == 1 or not names:
@@ -428,20 +428,20 @@ def means_on_devices(cluster: Cluster, layout: Layout, device: torch.device | No
 
 
 def visible() -> dict[str, str]:
-    """Return variables that give numbers of devices their meaning: processes that share devices must agree on them."""
+    """Return the environment's variables that number devices; processes that share devices must agree on them."""
     return {name: os.environ[name] for name in ("CUDA_VISIBLE_DEVICES", "CUDA_DEVICE_ORDER") if name in os.environ}
 
 
 def means_between_devices(
     cluster: Cluster, device: torch.device | None, wanted: MeansLibrary, recorded: bool, rows_there: bool = False
 ) -> Collectives | None:
-    """Return the library by which learners take means, if not in the arena: of all, under a synchronous strategy, or of
-    each node.
+    """Return the library by which learners take means: of all, under a synchronous strategy, or of each node. None:
+    means are taken in the arena.
 
     Args:
-        device: that learners compute on.
-        recorded: is a trace taken?
-        rows_there: are rows on devices, where all learners reach them?
+        device: the device that learners compute on.
+        recorded: True if a trace is taken.
+        rows_there: True if rows are on devices, where all learners reach them.
     """
     nodes = not cluster.strategy.traits.synchronous and cluster.strategy.node_learners > 1 and rows_there
     if device is None or not (cluster.strategy.traits.synchronous or nodes):

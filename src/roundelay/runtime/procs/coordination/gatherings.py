@@ -17,13 +17,13 @@ class Next(Enum):
 
 
 class Attendee:
-    """Learner `rank` at the gatherings of `arena`, which it may have to itself: a lock knows no threads."""
+    """The part of learner `rank` in the gatherings of `arena`."""
 
     def __init__(self, arena: Arena, rank: int) -> None:
         self._arena, self._rank, self._rules = arena, rank, Gatherings(arena.gatherings)
 
     def begin(self, opens: bool = False) -> None:
-        """Begin at the model of the last gathering. It `opens` one, where there is no parent to do so."""
+        """Begin a segment at the model of the last gathering; with `opens`, where no parent does, open a gathering."""
         with self._arena.queue_lock:
             self._rules.join(self._rank, time.monotonic())
             if opens:
@@ -35,12 +35,12 @@ class Attendee:
             return self._rules.admits(self._rank, effect)
 
     def arrives(self, effect: Gather) -> bool:
-        """Note that the learner has given; return True if it must wait."""
+        """Note that the learner has given its contribution; return True if it must wait for the gathering to close."""
         with self._arena.queue_lock:
             return self._rules.arrive(self._rank, effect.last, time.monotonic())
 
     def next(self, effect: Gather) -> Next:
-        """Return the learner's next move: it waits still, is to close the gathering, or goes on."""
+        """Return what the learner is to do next: wait, close the gathering, or go on."""
         with self._arena.queue_lock:
             now = time.monotonic()
             if self._rules.take_release(self._rank, now):
@@ -49,7 +49,7 @@ class Attendee:
             return Next.CLOSE if closes else Next.WAIT
 
     def give_up_closing(self) -> None:
-        """Note that the learner, if it was to close a gathering, has not."""
+        """Note that the learner, if it was chosen to close a gathering, has not closed it."""
         with self._arena.queue_lock:
             self._rules.give_up_closing(self._rank)
 
@@ -60,7 +60,7 @@ class Attendee:
             self._rules.take_release(self._rank, time.monotonic())
 
     def absent(self) -> list[int]:
-        """Return ranks that live and have not come."""
+        """Return the ranks of living learners that have not come to the gathering."""
         return [rank for rank in self._taking_part() if not self._arena.gatherings.came[rank]]
 
     def _taking_part(self) -> list[int]:

@@ -47,7 +47,7 @@ def life_lock(arena: Arena, rank: int, patience: Patience) -> ByteLock:
 
 
 def breathes(arena: Arena, rank: int) -> bool:
-    """Return whether another process than this holds the lock of that life."""
+    """Return True if another process than this holds the life lock of learner `rank`."""
     question = struct.pack(FLOCK, fcntl.F_WRLCK, os.SEEK_SET, _life_byte(arena, rank), 1, 0)
     answer = fcntl.fcntl(arena.descriptor, fcntl.F_OFD_GETLK, question)
     return int(struct.unpack(FLOCK, answer)[0]) != fcntl.F_UNLCK
@@ -59,7 +59,7 @@ def _life_byte(arena: Arena, rank: int) -> int:
 
 @final
 class DeathWatch:
-    """Looks at the locks of learners that have no parent.
+    """A watch over learners that have no parent: a learner whose life lock is free is dead.
 
     Args:
         give_back: called once for a dead rank, under the queue lock, so that others draw its minibatches.
@@ -69,7 +69,7 @@ class DeathWatch:
         self._arena, self._give_back, self._next_look = arena, give_back, 0.0
 
     def look(self, ranks: Sequence[int], closely: bool = False) -> None:
-        """Notice deaths among `ranks`; unless `closely`, not more often than every DEATH_CHECK_SECONDS."""
+        """Mark those of `ranks` that have died; unless `closely`, look no more often than every DEATH_CHECK_SECONDS."""
         now, alive = time.monotonic(), self._arena.liveness.alive
         if now < self._next_look and not closely:
             return

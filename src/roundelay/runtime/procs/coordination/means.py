@@ -71,7 +71,7 @@ class MemberLost(Exception):
 
 
 class Means:
-    """One learner's part in the means it takes part in, one at a time."""
+    """One learner's part in means over groups and over neighbours, one mean at a time."""
 
     SOURCES = (GRADIENT, *CONTRIBUTIONS)
 
@@ -84,8 +84,9 @@ class Means:
         forwards: bool = False,
         goes_on: bool = False,
     ) -> None:
-        """`here` are the learners of this host (None: all); if it `forwards`, runtime/hosts/means.py sends vectors of
-        theirs to learners of other hosts that read them; if it `goes_on`, members that die are left out."""
+        """`here` are the learners of this host (None: all); if it `forwards`,
+        runtime/hosts/means.py sends vectors of theirs to learners of other hosts that read them; if it `goes_on`,
+        members that die are left out."""
         self._far = set() if here is None else set(range(arena.layout.learners)) - set(here)
         self._forwards, self._goes_on = forwards, goes_on
         self._arena, self._rank, self._patience, self._bell = arena, rank, patience, bell_of_means(arena)
@@ -107,14 +108,14 @@ class Means:
         self._readers = [(), ()]
 
     def publish_gradient(self, weight: float, group: Sequence[int]) -> None:
-        """Take part with the gradient buffer as it lies: it is not written before this mean is complete."""
+        """Take part in a mean with the gradient buffer itself, which is not written before this mean is complete."""
         self._gathers, self._elements = False, self._arena.layout.parameters
         self._announce(0, weight, (), group)
 
     def announce_gradient(self, weight: float, group: Sequence[int], at: Tensor) -> Callable[[int], None] | None:
-        """Announce a gradient that is still to be computed at the point `at` (P,). Call the reply now and then with the
-        element from which the gradient is complete, and with 0 in the end. None: that is too early, publish it when it
-        is there; all of the group are on this host, or the result would overwrite `at`."""
+        """Announce a gradient that is still to be computed at the point `at` (P,). Return a function to call with the
+        element from which the gradient is complete, with 0 in the end. None: publish the gradient when it is complete,
+        since all of the group are on this host, or the result would overwrite `at`."""
         if self._far.isdisjoint(group) or at.data_ptr() == self._mean_of_all(group).data_ptr():
             return None
         self._gathers, self._elements = False, self._arena.layout.parameters
@@ -131,9 +132,9 @@ class Means:
     def publish(
         self, vector: Tensor, weight: float, group: Sequence[int] = (), readers: Sequence[int] = (), codec: Codec = FP32
     ) -> None:
-        """Take part with a copy of `vector` (n,), n at most P; with weight 0 it is not read, so none is made. `readers`
-        are the others that will read it in a mean of neighbours. `vector` is as it arrives by `codec`, the form in
-        which it goes to other hosts."""
+        """Take part in a mean with a copy of `vector` (n,), n at most P; with weight 0 it is not read, so none is made.
+        `readers` are the others that will read it in a mean of neighbours. `vector` is as it arrives by `codec`, the
+        form in which it goes to other hosts."""
         self._gathers, self._elements = not codec.exact and not self._far.isdisjoint(group), len(vector)
         if self._gathers:
             readers, group = [member for member in group if member != self._rank], ()
@@ -216,11 +217,11 @@ class Means:
         return mean
 
     def _present(self, ranks: Sequence[int], number: int) -> Sequence[int]:
-        """Return those of `ranks` that have sent for a mean, when the wait for it is over."""
+        """Return those of `ranks` that have sent for mean `number`, when the wait for it is over."""
         return [rank for rank in ranks if self._sent[rank] >= number] if self._goes_on else ranks
 
     def _collect_everybody(self, group: Sequence[int]) -> Tensor:
-        """Collect the same for a group with members on other hosts."""
+        """Return what `collect` does, for a group with members on other hosts."""
         complete, number = self._between_hosts.global_seq, int(self._between_hosts.global_sent_seq[self._rank])
 
         def ready() -> bool:
@@ -242,7 +243,7 @@ class Means:
         return self._arena.vector(MEAN, next(rank for rank in group if rank not in self._far))
 
     def collect_neighbours(self, weights: Sequence[tuple[int, float]]) -> Tensor:
-        """Return the mean of the neighbours in `weights`, in a vector as of `collect`, once they have sent.
+        """Return the mean of the neighbours in `weights`, in a vector as that of `collect`, once all of them have sent.
 
         Raises:
             MemberLost, TimeoutError: as for `collect`.
@@ -261,14 +262,14 @@ class Means:
         return self._mixed
 
     def _parts(self, part: int = 0, parts: int = 1) -> Iterable[slice]:
-        """Return the pieces of a vector that are summed one after the other, of one of so many parts of it: chunks; on
-        a device, where each costs launches of kernels, all of it at once."""
+        """Return the pieces in which part number `part`, of `parts` of a vector, is summed: chunks; on a device, where
+        each piece costs launches of kernels, the part as a whole."""
         if self._device is None:
             return chunks(self._elements, part, parts)
         return [VectorFragment(part, parts).within(self._elements)]
 
     def _add_up(self, out: Tensor, vectors: Sequence[Tensor], weights: Sequence[float]) -> None:
-        """Take the weighted mean, on this learner's device if it has one."""
+        """Write the weighted mean of `vectors` into `out`, on this learner's device if it has one."""
         if self._device is None:
             weighted_mean_(out, vectors, weights)
             return
@@ -287,7 +288,7 @@ class Means:
 
     @property
     def _between_hosts(self) -> HostMeanSequences:
-        """Numbers of means of groups of which some are on other hosts."""
+        """Tables of the numbers of means whose groups have members on several hosts."""
         return self._arena.view(HostMeanSequences)
 
     def _wait(
@@ -298,9 +299,9 @@ class Means:
         number: int,
         instead: Callable[[int], None] | None = None,
     ) -> None:
-        """Wait until all of `group` have come to `number` in `table`, which counts means `stage` by each. Where
-        learners go on without the dead, these are not waited for; the lowest that lives does the work of each
-        `instead`, and the others wait for that."""
+        """Wait until all of `group` have come to `number` in `table`, which has by rank the last mean that is `stage`.
+        Where learners go on without the dead, these are not waited for: the lowest living rank calls `instead` for each
+        of them, and the others wait for that."""
         missing = [r for r in group if table[r] < number]
 
         def come() -> bool:

@@ -35,14 +35,14 @@ LEFT_OUT = -2
 
 
 BY_RUN = "*"
-"""In the place of the memory of a codec: the run has chosen it, so each end keeps the part left out by itself."""
+"""Name in place of a codec's memory where the run has chosen the codec: each end keeps the part left out by itself."""
 Factor = Annotated[float, Range(0, 1)]
 
 
 @final
 @dataclass(frozen=True)
 class Gathering:
-    """A gathering, without what is given to it."""
+    """The terms of a gathering, without the vectors that are given to it."""
 
     quorum: Quorum
     close: dict[str, Any]  # the rule by which it closes, as algorithms/rules.py describes it
@@ -54,7 +54,7 @@ class Gathering:
 
 
 class ExchangeFacts(Message):
-    """Facts of an exchange, as they are said in shared memory and between hosts."""
+    """Facts of an exchange, as a message in shared memory and between hosts."""
 
     # its name and numbers, as algorithms/rules.py describes it; None: there is no exchange.
     rule: dict[str, Any] | None = None
@@ -100,7 +100,7 @@ def _gathering(effect: Gather) -> Gathering:
 
 
 class Outbox:
-    """One learner's side. One request is under way at a time.
+    """One learner's side of its outbox. One request is under way at a time.
 
     Args:
         here: the learners of this host.
@@ -119,10 +119,10 @@ class Outbox:
         self._send(PeerRequest())  # requests of an earlier learner in this place come to nothing
 
     def takes(self, row: int) -> bool:
-        """Return True if `row` is one of another host. A centre that is lost is waited for, until it is made again.
+        """Return True if `row` belongs to another host; if it is a lost centre, first wait until it is made again.
 
         Raises:
-            TimeoutError: it is not.
+            TimeoutError: the centre is not made again within the learner's patience.
         """
         if row == self._arena.layout.learners:
             self._patience.until(lambda: bool(self._centre[0] != NONE), "the centre, whose host is lost, on another")
@@ -133,10 +133,10 @@ class Outbox:
         return bool(row == self._arena.layout.learners and self._centre[0] != self._asked_at)
 
     def ask(self, effect: Reach | Gather) -> None:
-        """Hand over a request.
+        """Lay out a request to another host for `effect`, and wake the client that sends it.
 
         Raises:
-            UserError: another host cannot do this; says why.
+            UserError: another host cannot perform `effect`; says why.
         """
         peer = effect.close.peer if isinstance(effect, Gather) else effect.peer
         request = PeerRequest(peer=peer)
@@ -212,7 +212,7 @@ class Outbox:
 
     @property
     def through(self) -> bool:
-        """Is the last request answered?"""
+        """True if the last request is answered."""
         return bool(self._done[self._rank] == self._asked[self._rank])
 
     def wait(self, peer: int) -> int | None:
@@ -231,8 +231,8 @@ class Outbox:
 
 @final
 class NotedRemote(RemoteRows):
-    """A learner's way to rows of other hosts, with notes of its requests, and of when it takes an answer. It waits for
-    the centre, or a copy of a row, at once, so that is one event."""
+    """A learner's access to rows of other hosts, which notes in a trace each request, and when its answer is taken. For
+    the centre, or a copy of a row, the learner waits at once, so request and answer are one event."""
 
     def __init__(self, remote: RemoteRows, trace: Trace, row: Row, asked: Integers) -> None:
         self._remote, self._trace, self._row, self._asked = remote, trace, row, asked

@@ -5,7 +5,7 @@ slots found by key. Minibatches that a learner has drawn and not trained are hel
 them.
 
 How many minibatches a pass has need not be known: of data that are read one after the other, the learner that comes to
-their end says so, by asking for one of so many.
+their end says how many there are, by drawing with that number.
 """
 
 from collections.abc import Iterable, Sequence
@@ -29,7 +29,7 @@ Slot = Annotated[int, Range(0, PASS_SLOTS - 1)]
 
 @dataclass(frozen=True)
 class PassTables(View):
-    """Written under the queue lock."""
+    """Tables of the passes under way, and of the minibatches that learners hold; written under the queue lock."""
 
     keys: Integers = table(PASS_SLOTS, 3)  # The pass in each slot: its key, the first number raised by 1
     next_index: Integers = table(PASS_SLOTS)  # The next minibatch of each
@@ -42,9 +42,9 @@ class PassTables(View):
 
 
 def draw(arena: Arena, rank: int, key: Key, pieces: int, segment: int = 0, keep: int = 0) -> int | None:
-    """Return the number of the next minibatch of pass `key`, which has so many, in that segment; None at its end. Of
-    those that the learner drew from it before all but the last `keep` count as trained, and so do all of earlier passes
-    of that sampler. With no `pieces` nothing is drawn."""
+    """Return the number of the next minibatch of pass `key`, which has `pieces`, for learner `rank` in segment
+    `segment`; None at the end of the pass. Of the minibatches that the learner drew from this pass before, all but the
+    last `keep` count as trained, and so do all of earlier passes of the same sampler. 0 `pieces`: draw nothing."""
     with arena.queue_lock:
         tables = arena.view(PassTables)
         slot = _slot(tables, key)
@@ -68,8 +68,8 @@ def draw(arena: Arena, rank: int, key: Key, pieces: int, segment: int = 0, keep:
 
 
 def _keep(tables: PassTables, rank: int, slot: int, keep: int) -> int:
-    """Let go of minibatches that count as trained when a learner draws from the pass in that slot; return the place of
-    the next."""
+    """Let go of minibatches that count as trained when learner `rank` draws from the pass in `slot`; return the place,
+    among those it holds, of the next."""
     sampler = tables.keys[slot, 0]
     entries = _entries(tables, rank)
     here = [entry for entry in entries if entry[0] == slot]
@@ -80,7 +80,7 @@ def _keep(tables: PassTables, rank: int, slot: int, keep: int) -> int:
 
 
 def _entries(tables: PassTables, rank: int) -> list[tuple[int, int]]:
-    """Return the slots and numbers of minibatches that a learner holds, in turn."""
+    """Return (slot, number) of every minibatch that learner `rank` holds, in the order in which it drew them."""
     return [(of, index) for of, index in tables.held[rank].tolist() if index >= 0]
 
 
@@ -105,7 +105,7 @@ def _slot(tables: PassTables, key: Key) -> int:
 
 @dataclass(frozen=True)
 class Pass:
-    """A pass as it stands."""
+    """A copy of the present state of a pass over data."""
 
     key: Key
     following: int  # the next minibatch
@@ -114,27 +114,27 @@ class Pass:
 
     @property
     def drawn(self) -> int:
-        """Minibatches that need not be drawn any more."""
+        """Number of minibatches that need not be drawn any more."""
         return self.following - len(self.again)
 
 
 class Passes(Message):
-    """All of this in another arena: how many passes have begun; those under way, by slot; and by rank the slots and
-    numbers of minibatches that learners hold."""
+    """The tables of passes as a message to another host: how many passes have begun; those under way, by slot; and by
+    rank the slots and numbers of minibatches that learners hold."""
 
     count: int
     passes: tuple[tuple[Slot, Pass], ...] = ()
     held: tuple[tuple[Rank, tuple[tuple[Slot, int], ...]], ...] = ()
 
     def since(self, before: "Passes") -> "Passes":
-        """Return all that differs from `before`."""
+        """Return the entries that differ from those in `before`."""
         passes, held = {*before.passes}, {*before.held}
         changed = tuple(one for one in self.passes if one not in passes)
         return Passes(self.count, changed, tuple(one for one in self.held if one not in held))
 
 
 def read(arena: Arena) -> Passes:
-    """Return all that `enter` needs."""
+    """Return the tables of passes of `arena`, for `enter` on another host."""
     with arena.queue_lock:
         tables = arena.view(PassTables)
         count = int(tables.count[0])
@@ -144,10 +144,10 @@ def read(arena: Arena) -> Passes:
 
 
 def enter(arena: Arena, said: Passes) -> None:
-    """Store tables that were `read` elsewhere: all of them, or nothing.
+    """Store the tables `said`, which `read` returned on another host: all of them, or nothing.
 
     Raises:
-        InvalidMessage: it does not fit.
+        InvalidMessage: `said` does not fit the tables of `arena`.
     """
     tables = arena.view(PassTables)
     again = max((len(one.again) for _, one in said.passes), default=0)
@@ -170,7 +170,7 @@ def _read(tables: PassTables, slot: int) -> Pass:
 
 
 def newest(arena: Arena, sampler: int) -> Pass | None:
-    """Return the pass of a sampler that was begun last; None: none was."""
+    """Return the pass of a sampler that was begun last; None if no pass was begun."""
     said = read(arena)
     under_way = dict(said.passes)
     for number in range(said.count - 1, max(-1, said.count - 1 - PASS_SLOTS), -1):
@@ -180,12 +180,12 @@ def newest(arena: Arena, sampler: int) -> Pass | None:
 
 
 def copy_of(arena: Arena) -> list[list[Any]]:
-    """Return every pass under way, for a save: its key, the next minibatch, and those that are to be drawn again."""
+    """Return every pass under way, for a save: its key, its next minibatch, and the minibatches to be drawn again."""
     return [[list(one.key), one.following, list(one.again)] for _, one in read(arena).passes]
 
 
 def restore(arena: Arena, passes: Sequence[Sequence[Any]]) -> None:
-    """Go on with passes that `copy_of` has found, in an arena in which none has begun."""
+    """Go on with `passes`, which `copy_of` returned, in an arena in which no pass has begun."""
     with arena.queue_lock:
         tables = arena.view(PassTables)
         for key, following, returned in passes:
@@ -195,8 +195,8 @@ def restore(arena: Arena, passes: Sequence[Sequence[Any]]) -> None:
 
 
 def give_back(arena: Arena, rank: int) -> None:
-    """Give back, under the queue lock, minibatches that a dead learner held, for others to draw; one that is not out
-    yet stays in the queue."""
+    """Give back, under the queue lock, minibatches that dead learner `rank` held, for others to draw; one that it had
+    not yet taken out of the queue stays there."""
     tables = arena.view(PassTables)
     for slot, index in tables.held[rank].tolist():
         if 0 <= index < tables.next_index[slot]:
@@ -209,8 +209,8 @@ def _again(returned: Integers) -> list[int]:
 
 
 def _draw_again(returned: Integers, indices: Iterable[int]) -> None:
-    """Let these be drawn again, and no others: those with lower numbers first, for data may be read in one direction
-    only."""
+    """Write into `returned` the minibatches to be drawn again, `indices` and no others: lower numbers first, for data
+    may be read in one direction only."""
     ordered = sorted({*indices}, reverse=True)[1 - len(returned) :]
     returned[1 : 1 + len(ordered)] = ordered
     returned[0] = len(ordered)

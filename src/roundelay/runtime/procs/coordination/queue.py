@@ -32,7 +32,8 @@ def draw(arena: Arena, rank: int, plan: EpochPlan) -> Minibatch | None:
 
 
 def draw_together(arena: Arena, rank: int, group: Sequence[int], plan: EpochPlan) -> Minibatch | None:
-    """Return `draw` for a member of a group: the first that comes draws for all, and the others find theirs `assigned`.
+    """Return what `draw` does, for a member of a group: the first member that comes draws for all, and the others find
+    their minibatches in `assigned`.
 
     Members never are two draws apart, since they do something together between any two.
     """
@@ -63,13 +64,13 @@ def _short(arena: Arena, needed: int) -> bool:
 
 
 def prefetched(arena: Arena) -> int:
-    """Return minibatches put in and not drawn yet."""
+    """Return the number of prefetched minibatches that are not drawn yet."""
     prefetch = arena.queue.prefetch
     return int(prefetch[1] - prefetch[0])
 
 
 def put(arena: Arena, indices: Sequence[int], more: bool) -> None:
-    """Add prefetched minibatches, drawn from the run's queue; `more`: others may follow."""
+    """Add the prefetched minibatches `indices`, drawn from the run's queue; `more`: True if others may follow."""
     prefetch = arena.queue.prefetch
     with arena.queue_lock:
         for index in indices:
@@ -79,14 +80,14 @@ def put(arena: Arena, indices: Sequence[int], more: bool) -> None:
 
 
 def open_prefetch(arena: Arena) -> None:
-    """Open the queue at the beginning of a segment on a host among several: everything is prefetched."""
+    """Open the queue at the beginning of a segment on one of several hosts, where every minibatch is prefetched."""
     queue = arena.queue
     queue.prefetch[:2] = 0
     queue.next_index[0], queue.more[0] = ELSEWHERE, 1
 
 
 def untrained(arena: Arena, ranks: Sequence[int]) -> list[int]:
-    """Return minibatches that are prefetched, were put back, or are with one of `ranks`; under the lock."""
+    """Return the minibatches that are prefetched, were put back, or are with one of `ranks`; under the queue lock."""
     queue, prefetch, returned = arena.queue, arena.queue.prefetch, arena.queue.returned
     found = [int(prefetch[2 + number % PREFETCH]) for number in range(int(prefetch[0]), int(prefetch[1]))]
     found += [int(index) for index in returned[1 : 1 + returned[0]]]
@@ -95,7 +96,7 @@ def untrained(arena: Arena, ranks: Sequence[int]) -> list[int]:
 
 
 def clear_prefetch(arena: Arena) -> None:
-    """Take out all minibatches: none is drawn any more."""
+    """Take out all prefetched minibatches, so that none of them is drawn any more."""
     prefetch = arena.queue.prefetch
     with arena.queue_lock:
         prefetch[0] = prefetch[1]
@@ -125,7 +126,7 @@ def _take(queue: WorkQueue, note: Integers, rank: int, plan: EpochPlan) -> Minib
 
 
 def settle(arena: Arena, rank: int, statistics: Statistics) -> None:
-    """Count the minibatch `rank` has claimed, which is trained, and let go of it."""
+    """Count the minibatch that `rank` has claimed as trained, with its `statistics`, and release the claim."""
     counts, totals = arena.counts, arena.queue.totals
     totals[0, rank] = counts.frames[rank] + statistics.frames
     totals[1, rank] = counts.correct[rank] + statistics.correct
@@ -135,8 +136,8 @@ def settle(arena: Arena, rank: int, statistics: Statistics) -> None:
 
 
 def _enter(arena: Arena, rank: int) -> None:
-    """Enter a claim, published first and last: a reader that counts without a lock (hosts/control/leases.py) sees none
-    that is new while the claim is still an old one."""
+    """Enter the totals of a trained minibatch into the counts of `rank`, and release its claim. The claim is published
+    first and last: a reader without a lock (hosts/control/leases.py) sees no new count beside an old claim."""
     counts, totals = arena.counts, arena.queue.totals
     publish(counts.frames, rank, totals[0, rank])
     counts.correct[rank], counts.loss[rank] = totals[1:, rank]
@@ -144,8 +145,8 @@ def _enter(arena: Arena, rank: int) -> None:
 
 
 def give_back(arena: Arena, rank: int) -> int:
-    """Put back the present and the next minibatch of a learner that draws no more, unless they are still in the queue;
-    count one that it had trained. Return how many were put back."""
+    """Put back the present and the next minibatch of learner `rank`, which draws no more, unless they are still in the
+    queue; count one that it had trained. Return how many were put back."""
     queue, returned, before = arena.queue, arena.queue.returned, int(arena.queue.returned[0])
     with arena.queue_lock:
         if queue.claims[rank] == TRAINED:

@@ -89,7 +89,7 @@ class Layout:
 
     @cached_property
     def vectors(self) -> tuple[str, ...]:
-        """Names of the (L, P) regions; behind them lies the centre row, if there is one.
+        """Names of the regions of vectors, (L, P) each; behind them lies the centre row, if there is one.
 
         `gradient` and the two of `contribution` hold the terms of a mean, `mean` its result.
         """
@@ -97,7 +97,7 @@ class Layout:
 
     @property
     def rows(self) -> int:
-        """Rows with a version and a lock: the learners' and the centre's."""
+        """Number of rows with a version and a lock: the learners' and the centre's."""
         return self.learners + self.centre
 
     @cached_property
@@ -114,12 +114,12 @@ class Layout:
 
     @cached_property
     def header_bytes(self) -> int:
-        """All tables, each on cache lines of its own, rounded up to a page."""
+        """Bytes of all tables, each on cache lines of its own, rounded up to a page."""
         return _align(sum(_table_bytes(table) for _, _, table in self.tables()), mmap.PAGESIZE)
 
     @cached_property
     def row_bytes(self) -> int:
-        """One vector, rounded up to a page."""
+        """Bytes of one vector, rounded up to a page."""
         return _align(4 * self.parameters, mmap.PAGESIZE)
 
     @property
@@ -131,7 +131,7 @@ class Layout:
 
     @property
     def total_bytes(self) -> int:
-        """The whole file."""
+        """Bytes of the whole file."""
         return self.shown_at + self.learners * _align(self.shown_bytes, 64)
 
 
@@ -165,10 +165,10 @@ def create_file(layout: Layout) -> int:
 
 
 def check_file(descriptor: int, layout: Layout) -> None:
-    """Check, before anything is written to it, that this is an arena file of this layout.
+    """Check that `descriptor` is of an arena file of this layout; call this before anything is written to the file.
 
     Raises:
-        UserError: it is a file by some name, another user's, of another size, or one whose size may change; says which.
+        UserError: the file has a name, is another user's, has another size, or its size may change; says which.
     """
     name, status = os.readlink(f"/proc/self/fd/{descriptor}"), os.fstat(descriptor)
     try:
@@ -224,15 +224,15 @@ class ArenaMemory:
         return torch.frombuffer(self._map, dtype=torch.uint8, count=size, offset=offset)
 
     def close(self) -> None:
-        """Unregister the memory with devices; it goes when no tensor looks at it any more."""
+        """Unregister the memory with devices; it is freed when no tensor uses it any more."""
         unpin(self.bytes(0, 1).data_ptr(), len(self._map))
         self._opened.clear()
 
 
 class Arena:
-    """One process's part of the arena: tables as typed views, vectors as tensors, locks by rank. `on_devices` are the
-    vectors that lie in the memory of devices instead; of rows there it may have `copies`. `memory` is that of the
-    process, where it is mapped already.
+    """The arena as one process uses it: tables as typed views, vectors as tensors, locks by rank. Vectors `on_devices`
+    lie in the memory of devices instead; of rows there the arena may have `copies`. `memory` is the arena's, where this
+    process has mapped it already.
 
     Raises:
         UserError: the descriptor is of no arena file of this layout, or this machine cannot share memory.
@@ -264,28 +264,28 @@ class Arena:
 
     def with_own_locks(self, patience: Patience) -> "Arena":
         """Return this arena for another thread of this process: its locks are those of a descriptor of its own, the
-        memory is not mapped again. Close it before this one.
+        memory is not mapped again. Close the new arena before this one.
 
         Raises:
-            OSError: there is no descriptor to be had.
+            OSError: the process has no descriptor left.
         """
         descriptor = os.open(f"/proc/self/fd/{self.descriptor}", os.O_RDWR | os.O_CLOEXEC)
         return Arena(descriptor, self.layout, patience, self.on_devices, self._memory, self._copies)
 
     def with_copies(self) -> "Arena":
-        """Return this arena for work on rows in the memory of the host: of those that are on devices it has copies. It
-        is not to be closed."""
+        """Return this arena for work on rows in the memory of the host: rows that are on devices are copied to it. Do
+        not close the result."""
         if not self.has_rows_on_devices or self.on_devices is None:
             return self
         return Arena(self.descriptor, self.layout, self._patience, None, self._memory, RowCopies(self.on_devices))
 
     @property
     def has_rows_on_devices(self) -> bool:
-        """Are the rows of this host's learners on devices?"""
+        """True if the rows of this host's learners are on devices."""
         return self.on_devices is not None and self.on_devices.has_rows
 
     def view(self, kind: type[V]) -> V:
-        """Return the view of this kind: one of every arena, or one that the layout names."""
+        """Return the arena's view of type `kind`: one that every arena has, or one that the layout names."""
         found = self._memory.views[kind]
         assert isinstance(found, kind)
         return found
@@ -338,12 +338,12 @@ class Arena:
         return DeviceLock(lock, there.devices) if there is not None and there.has_rows and there.shared else lock
 
     def shares(self, ranks: Sequence[int]) -> list[float] | None:
-        """Return shares of the rows of `ranks` in their mean, by their masses as they are just now; None: rows are not
-        weighed. Of learners elsewhere they are as this host heard last."""
+        """Return the shares of the rows of `ranks` in their mean, by their present masses; None: rows are not weighed.
+        Masses of learners elsewhere are as this host heard last."""
         return shares_of(self.optimizer.scalars[list(ranks), -1].tolist()) if self.layout.weighed else None
 
     def shown(self, rank: int) -> Tensor:
-        """Return bytes that learner `rank` shows the others, (shown_bytes,) uint8, in shared memory."""
+        """Return the bytes that learner `rank` shows the others, (shown_bytes,) uint8, in shared memory."""
         size = self.layout.shown_bytes
         if not size:
             return torch.empty(0, dtype=torch.uint8)
@@ -351,11 +351,11 @@ class Arena:
         return self._memory.bytes(offset, size)
 
     def stacked(self, name: str, ranks: Sequence[int]) -> Tensor:
-        """Return the vectors `name` of `ranks`, copied, (len(ranks), P)."""
+        """Return a copy of the vectors `name` of the learners `ranks`, (len(ranks), P)."""
         return torch.stack([self.vector(name, rank).cpu() for rank in ranks])
 
     def close(self) -> None:
-        """Give up the descriptor; the memory goes when no tensor looks at it any more."""
+        """Close the descriptor; the memory is freed when no tensor uses it any more."""
         if self.descriptor >= 0:
             if self._mapped_here:
                 self._memory.close()

@@ -25,8 +25,8 @@ _WAIT, _WAKE, _ALL = 0, 1, 2**31 - 1  # FUTEX_WAIT and FUTEX_WAKE of <linux/fute
 
 @final
 class Bell:
-    """One of the bells of an arena, whose word is `rings`. None: all learners are on one host, and ringing does
-    nothing."""
+    """A bell in shared memory, whose word, a count of rings, is `rings`. None: all learners are on one host, and
+    ringing does nothing."""
 
     def __init__(self, rings: Integers | None) -> None:
         self._rings = rings
@@ -41,7 +41,7 @@ class Bell:
         return self._rings is not None
 
     def ring(self) -> None:
-        """Wake all that wait, after the numbers that this thread has published before."""
+        """Wake all threads that wait for the bell; they see the numbers that this thread has published before."""
         if self._rings is None:
             return
         publish(self._rings, 0, int(self._rings[0]) + 1)
@@ -49,11 +49,11 @@ class Bell:
             self._call(self._number, self._word, _WAKE, _ALL, None)
 
     def heard(self) -> int:
-        """Return the rings so far, for `wait`; read before one looks whether there is anything to wait for."""
+        """Return the number of rings so far, for `wait`; call this before checking what is waited for."""
         return 0 if self._rings is None else int(self._rings[0])
 
     def wait(self, heard: int, seconds: float) -> None:
-        """Wait until it has been rung since `heard`, or so many seconds have passed, or for no reason."""
+        """Wait until the bell has been rung since `heard` or `seconds` have passed; may return sooner for no reason."""
         if self._rings is None:
             time.sleep(seconds)
         elif self._number is not None:

@@ -29,11 +29,11 @@ from torch import Tensor
 from roundelay.runtime.rows import Lock
 
 _TRIED: dict[int, bool] = {}
-"""By address: did the driver take it?"""
+"""Memory given to the driver to register, by address: True if the driver took it."""
 
 
 def pinned(vector: Tensor) -> Tensor:
-    """Return the same `vector`, its pages registered with CUDA where this process uses it; until `unpin`.
+    """Return the same `vector`, its pages registered with CUDA until `unpin`, where this process uses CUDA.
 
     Where the driver refuses, copies are slower, and nothing else happens.
     """
@@ -77,7 +77,7 @@ class MemoryHold:
         self._descriptor = descriptor
 
     def close(self) -> None:
-        """Let go. Safe to call twice."""
+        """Close the descriptor. Safe to call twice."""
         if self._descriptor >= 0:
             os.close(self._descriptor)
         self._descriptor = -1
@@ -91,9 +91,9 @@ class DeviceVectors:
     process it arrives as a view of the same memory (torch.multiprocessing).
 
     Attributes:
-        vectors: None: of a learner of another host.
-        shared: other processes map them, and have to wait until the device has done its work.
-        hold: keeps them, where they belong to a process that leads no learners.
+        vectors: vectors by name and rank; None for a learner of another host.
+        shared: True if other processes map the vectors, and have to wait until the device has done its work.
+        hold: keeps the memory, where it belongs to a process that leads no learners.
     """
 
     vectors: dict[str, list[Tensor | None]]
@@ -111,8 +111,8 @@ class DeviceVectors:
         devices: Sequence[torch.device | None],
         beside: Sequence[str] = (),
     ) -> "DeviceVectors":
-        """Allocate zeros: of these names on each learner's own of the `devices`, (L,), None for those of other hosts;
-        and a centre on the first, with vectors `beside` it.
+        """Allocate vectors of zeros: those of `names` on each learner's device, given in `devices`, (L,), None for
+        learners of other hosts; and, if `centre`, one on the first device, with vectors `beside` it.
 
         Raises:
             torch.OutOfMemoryError: a device has no room.
@@ -127,34 +127,34 @@ class DeviceVectors:
         return cls(vectors, vector(devices[0]) if centre else None, {name: vector(devices[0]) for name in beside})
 
     def close(self) -> None:
-        """Let go of them: this process uses them no more. Safe to call twice."""
+        """Release the vectors, which this process uses no more. Safe to call twice."""
         if self.hold is not None:
             self.hold.close()
 
     @property
     def devices(self) -> set[torch.device]:
-        """Devices on which they lie."""
+        """Devices on which the vectors lie."""
         return {vector.device for named in self.vectors.values() for vector in named if vector is not None}
 
     @property
     def has_rows(self) -> bool:
-        """Are rows here?"""
+        """True if rows are among the vectors."""
         return "row" in self.vectors
 
     @property
     def has_means(self) -> bool:
-        """Are means taken here?"""
+        """True if vectors of means are among these."""
         return MEAN in self.vectors
 
 
 def finish(device: torch.device) -> None:
-    """Wait for the work that this process has given the device; that of others goes on."""
+    """Wait until the device has done the work that this process has given it; that of other processes goes on."""
     if device.type == "cuda":
         torch.cuda.current_stream(device).synchronize()
 
 
 class DeviceLock(Lock):
-    """A row's lock for a process that has its `devices` work on rows."""
+    """A row's lock for a process whose `devices` work on rows: taken and released when they have done their work."""
 
     def __init__(self, lock: Lock, devices: Iterable[torch.device]) -> None:
         self._lock, self._devices = lock, list(devices)
@@ -183,10 +183,11 @@ class RowCopies:
         self._rows = rows.vectors["row"]
 
     def lock(self, lock: Lock, rank: int, copy: Tensor, version: Callable[[], int]) -> Lock:
-        """Return the lock of row `rank`, by which its `copy` (P,) is what the row is, and the row what it becomes.
+        """Return a lock of row `rank` that, when taken, copies the row to `copy` (P,), and, when released, a changed
+        copy back to the row.
 
         Args:
-            version: of the row, which every change raises.
+            version: returns the version of the row, which every change raises.
         """
         row = self._rows[rank]
         return lock if row is None else _CopyLock(lock, row, copy, version)

@@ -41,13 +41,13 @@ class Patience:
         missing: Callable[[], Sequence[int]] | None = None,
         bell: "Bell | None" = None,
     ) -> None:
-        """Wait until `ready()` is true; any error from it ends the wait.
+        """Wait until `ready()` is true; an error that it raises ends the wait.
 
         Args:
             what: the thing waited for, in words.
             pauses: seconds between two looks, at first and at most.
-            missing: ranks that have not come; the error names them.
-            bell: ends a pause when it is rung.
+            missing: returns the ranks that have not come; the error names them.
+            bell: a bell that ends a pause when it is rung.
 
         Raises:
             TimeoutError: the bound is passed; names the learner and the thing it waits for.
@@ -82,7 +82,7 @@ class ByteLock(Lock):
         self._give = struct.pack(FLOCK, fcntl.F_UNLCK, os.SEEK_SET, number, 1, 0)
 
     def acquire(self) -> None:
-        """Acquire as every lock is acquired; one system call in a microsecond when it is free."""
+        """Wait for the lock, and take it; one system call of a microsecond when it is free."""
         if not self.try_acquire():
             self._patience.until(self.try_acquire, self._name, (20e-6, 1e-3))
 
@@ -99,8 +99,8 @@ class ByteLock(Lock):
 
 @final
 class QueueLock(ByteLock):
-    """A lock that excludes the threads of a process from each other, too. To the kernel these are one holder: a second
-    one would get it at once, and give it back for both."""
+    """A lock between processes that excludes the threads of one process from each other, too. To the kernel these
+    threads are one holder: a second one would get the lock at once, and release it for both."""
 
     def __init__(self, descriptor: int, number: int, name: str, patience: Patience) -> None:
         super().__init__(descriptor, number, name, patience)

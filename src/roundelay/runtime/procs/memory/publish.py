@@ -38,7 +38,7 @@ _fence: Callable[[], None] | None = None
 
 
 def prepare_publishing() -> None:
-    """Make `publish` safe in this process; every process calls it before it shares memory. It may be called again.
+    """Make `publish` safe in this process. Every process calls this before it shares memory; it may be called again.
 
     Raises:
         UserError: this machine's processor may reorder stores, and its kernel has no fence for it; names the machine.
@@ -61,10 +61,11 @@ def prepare_publishing() -> None:
 
 
 def kernel_fence(number: int) -> Callable[[], None]:
-    """Return a full memory barrier in all processes that have called this; `number` is that of the system call.
+    """Return a function that makes a full memory barrier in all processes that have called this one; `number` is that
+    of the system call.
 
     Raises:
-        OSError: the kernel has none, or does not allow it.
+        OSError: the kernel has no such system call, or does not allow it.
     """
     call: Any = ctypes.CDLL(None, use_errno=True).syscall
 
@@ -78,7 +79,7 @@ def kernel_fence(number: int) -> Callable[[], None]:
 
 
 def publish(table: NDArray[Any], index: int | slice | list[int] | tuple[int, int], value: Any) -> None:
-    """Store `value`; a reader that sees it sees all that this thread stored before."""
+    """Store `value` in `table` at `index`; a reader that sees it sees all that this thread stored before."""
     if _fence is not None:
         _fence()
     table[index] = value

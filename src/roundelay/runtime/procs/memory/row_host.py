@@ -52,14 +52,14 @@ class RowRequest:
 
 
 class RowsNotHosted(Exception):
-    """There are no such rows."""
+    """Raised if the row host cannot provide rows on devices."""
 
 
 class RowHost:
-    """Rank 0's handle of the process.
+    """Rank 0's handle of the row host, a process that it starts.
 
     Raises:
-        RowsNotHosted: it cannot have the memory, or says nothing for `patience` seconds; says which.
+        RowsNotHosted: the process cannot allocate the memory, or is silent for `patience` seconds; says which.
     """
 
     def __init__(self, wanted: RowRequest, patience: float) -> None:
@@ -76,7 +76,7 @@ class RowHost:
         assert process.stdin is not None
         assert process.stdout is not None
         self.process = process
-        """It outlives this one."""
+        """The row host's process, which outlives this one."""
         with suppress(BrokenPipeError):
             process.stdin.write(json.dumps(vars(wanted)).encode() + b"\n")
             process.stdin.flush()
@@ -120,11 +120,11 @@ def mapped(
     is one, with those `beside` it.
 
     Args:
-        here: of each learner, by rank: is it on this host?
+        here: for each learner, by rank, True if it is on this host.
 
     Raises:
-        ValueError: `handles` are not of such rows; nothing was mapped that is not.
-        OSError: they are no more.
+        ValueError: `handles` do not describe rows of these names and sizes; nothing else was mapped.
+        OSError: the rows no longer exist.
     """
 
     def hear(said: Any) -> Tensor:
@@ -149,7 +149,7 @@ def mapped(
 
 
 def _say(vector: Tensor | None) -> dict[str, Any] | None:
-    """Return a description by which another process can map it; None: it is of another host."""
+    """Return a handle by which another process can map `vector`; None if it is of another host."""
     if vector is None:
         return None
     storage: Any = vector.untyped_storage()
@@ -161,7 +161,7 @@ def _say(vector: Tensor | None) -> dict[str, Any] | None:
 
 
 def _storage(said: Any, parameters: int) -> Any:
-    """Return memory of 4 P bytes that `_say` has described."""
+    """Map memory of 4 P bytes (`parameters` is P) by a handle from `_say`, and return it."""
     kind: Any = torch.UntypedStorage
     size = 4 * parameters
     if not isinstance(said, dict):
@@ -178,7 +178,8 @@ def _storage(said: Any, parameters: int) -> Any:
 
 
 def _open_checked(path: Any, check: Callable[[str, os.stat_result], None], flags: int) -> int:
-    """Return a descriptor of what another process of this user has open, if it is as it should be."""
+    """Return a descriptor of the file that another process has open as `path`, /proc/PID/fd/N, if `check` accepts
+    it."""
     if not isinstance(path, str) or not re.fullmatch(r"/proc/[0-9]+/fd/[0-9]+", path):
         raise ValueError(f"{path!r} is no descriptor of another process")
     check(path, os.stat(path))  # before it is opened, which alone may do something to a device
@@ -197,7 +198,7 @@ def _check_pipe(path: str, found: os.stat_result) -> None:
 
 
 def _check_nameless(path: str, found: os.stat_result, size: int) -> None:
-    """Check that it is shared memory: a file that has no name any more."""
+    """Check that the file `found` at `path` is shared memory of `size` bytes: a file that has no name any more."""
     if not stat.S_ISREG(found.st_mode) or found.st_nlink or found.st_uid != os.geteuid() or found.st_size != size:
         raise ValueError(f"{path} is no shared memory of {size:,} bytes of this user")
 
@@ -210,7 +211,7 @@ COUNTERS = re.compile(rb"/torch_[0-9]+_[0-9]+_[0-9]+")
 
 
 def _checked(said: Any, size: int) -> list[Any]:
-    """Return the parts of a handle of memory of so many bytes on a GPU."""
+    """Return the parts of the handle `said`, of `size` bytes of memory on a GPU, after checking them."""
     if not isinstance(said, list) or len(said) != len(CUDA_PARTS):
         raise ValueError("no handle of memory on a GPU")
     parts: list[Any] = [base64.b64decode(part, validate=True) if isinstance(part, str) else part for part in said]
@@ -225,7 +226,7 @@ def _checked(said: Any, size: int) -> list[Any]:
 
 
 def main() -> None:
-    """Keep the rows that are asked for on standard input until its end."""
+    """Be a row host: allocate the rows that standard input asks for, and keep them until it ends."""
     leave_signals(signal.SIGHUP)  # it ends with the learners
     wanted = RowRequest(**json.loads(sys.stdin.readline()))
     try:

@@ -32,16 +32,16 @@ from roundelay.strategies.base import Traits
 
 
 class ArenaAccess:
-    """The arena of learner `rank`, opened anew: locks belong to an open file description.
+    """The arena as learner `rank` has opened it; each learner opens it anew, since locks belong to an open file.
 
     Args:
-        path: of the arena's file.
-        on_devices: rows that are not in the arena.
+        path: path of the arena's file.
+        on_devices: rows that are on devices, and not in the arena.
         trace: takes the notes of this learner's acts on its row.
 
     Raises:
-        OSError: it cannot be opened.
-        UserError: it is no arena of this layout.
+        OSError: the file cannot be opened.
+        UserError: the file is no arena of this layout.
     """
 
     def __init__(
@@ -89,17 +89,17 @@ class Vectors(ABC):
         return LearnerVectors(self.row, self.gradient, snapshot, self.memory, shapes)
 
     def move_in(self) -> None:  # noqa: B027 most stay where they are
-        """Begin a segment."""
+        """Begin a segment: copy row and memory to where the learner uses them, if that is not the arena."""
 
     def move_out(self) -> None:  # noqa: B027
-        """End a segment: the arena has everything again."""
+        """End a segment: copy row and memory back to the arena, if they were elsewhere."""
 
     def show_gradient(self) -> None:  # noqa: B027
-        """Show the gradient in the arena, where others are going to read it."""
+        """Copy the gradient to the arena, if it is elsewhere and others read it there."""
 
     def streamed(self, on_ready: OnReady) -> OnReady:
-        """Return a callback for parts of a gradient that are complete; it calls `on_ready` for those that are complete
-        in the arena."""
+        """Return a function to call as parts of a gradient are complete; it calls `on_ready` when these are in the
+        arena."""
         return on_ready
 
     def reply(self, mean: Tensor, elements: int | None = None) -> Tensor:
@@ -108,13 +108,13 @@ class Vectors(ABC):
 
 
 class InArena(Vectors):
-    """All vectors are in the arena."""
+    """Vectors that are all in the arena."""
 
     resident = False
 
 
 class OnDevice(Vectors):
-    """The gradient is on the device; so is the row, shared or as a copy for as long as a segment lasts."""
+    """Vectors on the learner's device: the gradient, and the row, shared or as a copy while a segment lasts."""
 
     resident = True
 
@@ -140,7 +140,7 @@ class OnDevice(Vectors):
 
 
 class MeansInArena(OnDevice):
-    """Means are taken in the arena: gradients go there, and means come back."""
+    """Vectors on a device whose means are taken in the arena: gradients go there, and means come back."""
 
     def __init__(self, access: ArenaAccess, memory: Mapping[str, Tensor], gradient: Tensor, device: torch.device):
         super().__init__(access, memory, gradient, device)
@@ -157,24 +157,24 @@ class MeansInArena(OnDevice):
 
 
 class MeansBetweenDevices(OnDevice):
-    """Means are taken between devices: nothing goes to the arena before the segment ends."""
+    """Vectors on a device whose means are taken between devices: nothing goes to the arena before the segment ends."""
 
 
 class MeansOnDevices(OnDevice):
-    """Means are taken where all learners of the host map what each gives, on its device."""
+    """Vectors on a device whose means are taken there: all learners of the host map what each of them gives."""
 
     def reply(self, mean: Tensor, elements: int | None = None) -> Tensor:
         return mean[:elements].to(self.gradient.device)
 
 
 def leaves_arena(traits: Traits, on_devices: DeviceVectors | None) -> bool:
-    """Return True if rows of learners that compute on devices are there while a segment lasts, and updated there.
-    Shared, or because no other learner reads or writes them: no exchanges, no centre."""
+    """Return True if rows of learners that compute on devices stay on these, and are updated there, while a segment
+    lasts: they are shared there, or no other learner reads or writes them (no exchanges, no centre)."""
     return on_devices is not None or (traits.synchronous and traits.model == "mean")
 
 
 def make_vectors(access: ArenaAccess, device: torch.device | None, traits: Traits, between_devices: bool) -> Vectors:
-    """Return the place for the vectors of a learner that computes on `device`, or where its vectors are (None)."""
+    """Return the vectors of a learner that computes on `device`; None: it computes in the memory of the host."""
     arena, rank = access.arena, access.rank
     gradient = arena.vector("gradient", rank)
     memory = {name: arena.vector(name, rank) for name in arena.layout.memory}
@@ -186,8 +186,8 @@ def make_vectors(access: ArenaAccess, device: torch.device | None, traits: Trait
 
 
 class GradientStream:
-    """A gradient on its way from the device, (P,), to `home`, from its end. To be called as `lay` is: from this element
-    on it is complete on the device."""
+    """A copy of a gradient (P,) from its device to `home`, part by part from the end. Call it with the element from
+    which the gradient is complete on the device; it calls `lay` with that from which `home` is complete."""
 
     def __init__(self, gradient: Tensor, home: Tensor, lay: OnReady) -> None:
         self._gradient, self._home, self._lay, self._first = gradient, home, lay, len(gradient)

@@ -50,7 +50,7 @@ class Table:
 
     @property
     def items(self) -> int:
-        """Numbers in it."""
+        """Number of items in the table."""
         return int(np.prod(self.shape))
 
 
@@ -60,7 +60,7 @@ R: Size = attrgetter("rows")
 
 
 def table(*shape: Size, kind: type[Any] = np.int64) -> Any:
-    """Return a field of a view: a table of this shape."""
+    """Return a field of a view: a table of shape `shape` and type `kind`."""
     return field(metadata={"shape": shape, "kind": kind})
 
 
@@ -73,7 +73,7 @@ class View(ABC):  # noqa: B024 only fields are missing
 
     @classmethod
     def tables(cls, sizes: Sizes) -> dict[str, Table]:
-        """Return the tables it owns, by the names of its fields."""
+        """Return the tables that the view owns, by the names of its fields."""
         kind: Any = cls
         return {
             item.name: Table(
@@ -107,7 +107,7 @@ REQUEST_BYTES = 1024
 
 @dataclass(frozen=True)
 class Liveness(View):
-    """Learners that take part.
+    """A table of the learners that take part.
 
     Read by all, without a lock, so it is published: a reader that sees a learner live sees its row complete, and one
     that sees it dead sees all that it did before.
@@ -121,11 +121,11 @@ class Liveness(View):
     alive: Integers = table(L)  # 1: takes part; 0: not yet, or no more
 
     def mark(self, ranks: Sequence[int], alive: bool | Sequence[int]) -> None:
-        """Say of `ranks` that they live, or do not."""
+        """Note that the learners `ranks` live (`alive`, for all or one by one), or do not."""
         publish(self.alive, list(ranks), alive)
 
     def living(self) -> list[int]:
-        """Return the ranks that take part, on all hosts."""
+        """Return the ranks of the learners that take part, on all hosts."""
         return [rank for rank, lives in enumerate(self.alive.tolist()) if lives]
 
 
@@ -154,8 +154,8 @@ class WorkQueue(View):
     hold: Integers = table(1)  # Synchronous learners begin no round while it is set
 
     def begin_segment(self, first: int, first_round: int, end_round: int) -> None:
-        """Begin a segment: nothing is claimed or was given back; it goes from minibatch `first`, in `first_round`, to
-        `end_round`. By the parent, while no learner runs."""
+        """Begin a segment from minibatch `first`, in `first_round`, to `end_round`: nothing is claimed or was given
+        back. Called by the parent, while no learner runs."""
         self.next_index[0], self.stop_round[0] = first, end_round
         self.rounds[:], self.claims[:], self.assigned[:] = first_round, NONE, NONE
         self.returned[0] = self.hold[0] = 0
@@ -222,7 +222,7 @@ class MeanSequences(View):
     weights: Floats = table(2, L, kind=np.float64)  # The same for its weight
 
     def begin_part(self) -> None:
-        """Begin a part: numbers begin at 0. By the parent, while no learner runs."""
+        """Begin a part of a segment: set all numbers to 0. Called by the parent, while no learner runs."""
         self.sent_seq[:] = self.acked_seq[:] = 0
 
 
@@ -251,7 +251,7 @@ class HostMeanSequences(View):
     ready_from: Integers = table(L)  # From this element to the end, the gradient a learner takes part with is complete
 
     def begin_part(self) -> None:
-        """Begin a part: numbers begin at 0. By the host's own process, while no learner runs."""
+        """Begin a part of a segment: set all numbers to 0. Called by the host's own process, while no learner runs."""
         for numbers in vars(self).values():
             numbers[:] = 0
 
