@@ -79,7 +79,7 @@ def ask(
 
 
 def inquire(address: Address, place: HostPlace, terms: HostTerms, expected: Mapping[str, Any]) -> PeerState:
-    """Return the state of the process whose hello has all that is `expected`, as a question at `address` finds it."""
+    """Ask at `address` for the process whose hello has all that is `expected`, and return the state of that process."""
     found = PeerState.SILENT
     for _ in range(LOOKS):
         try:
