@@ -166,8 +166,8 @@ class Leases:
         return 0 if self._plan.shares else returned
 
     def stop(self, stop_round: Callable[[int], int]) -> None:
-        """End the segment after the round that `stop_round` returns for the last round begun, such as the last of its
-        block."""
+        """End the segment before the round that `stop_round` returns, given the number of rounds of which minibatches
+        were drawn."""
         with self._lock:
             end = stop_round(max(source.reached for source in self._sources))
             for source in self._sources:
