@@ -285,7 +285,7 @@ def apply_reply(
         sent: has m^.
         found: has t^, and `along` vectors of the other learner.
         private: vectors (P,) that the rule takes, and those of this learner that went along.
-        untouched: the row has not changed since it was sent: it becomes the rule's result as it is.
+        untouched: the row has not changed since it was sent: in full precision it becomes the rule's result itself.
     """
     vectors, rows, size = [fragment.parts(vector) for vector in private], fragment.parts(row.vector), fragment.size
     vectors += [found.vectors(size, (1 + number) * size) for number in range(along)]

@@ -332,7 +332,7 @@ class PeerSession:
 
     def _checked(self, message: ExchangeMessage | FetchMessage) -> Callable[[], _Reply | None]:
         """Check a message, and return a function that does as it asks and returns the reply. If that function returns
-        None or raises TimeoutError, no learner is there.
+        None or raises TimeoutError, the exchange was not made.
 
         Raises:
             InvalidMessage: the message makes no sense in this run.
