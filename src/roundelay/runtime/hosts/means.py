@@ -171,8 +171,7 @@ class HostMeans:
             self._bell.wait(heard, LISTEN_SECONDS)
 
     def _tell(self, host: int, message: OfPart, payload: Sequence[Any] = ()) -> None:
-        """Send a message to `host` over the link for mixes; where learners go on without lost hosts, drop it for
-        these."""
+        """Send a message over the link for mixes; drop it for a lost host that learners go on without."""
         try:
             self._mix_links[host].say(message, payload)
         except LinkError:

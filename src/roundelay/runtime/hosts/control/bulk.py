@@ -38,8 +38,7 @@ def digest(vector: Tensor) -> str:
 
 
 def give(monitored: MonitoredLink, arena: Arena, name: str, ranks: Iterable[int], laid_out: Mapping[str, str]) -> None:
-    """Send vector `name` of learners `ranks`, except those whose digest is that of `laid_out[name]`: the other end has
-    them."""
+    """Send vector `name` of learners `ranks`, except those whose digest is that of `laid_out[name]`."""
     for rank in ranks:
         vector = arena.vector(name, rank)
         if name not in laid_out or digest(vector) != laid_out[name]:

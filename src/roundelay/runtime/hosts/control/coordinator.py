@@ -89,8 +89,7 @@ class HostProgress:
 
 
 def standstill(hosts: Mapping[int, Sequence[int]], seconds: float) -> TimeoutError:
-    """Return the error that says that `hosts`, each with the ranks of its learners, have got nothing done for
-    `seconds`."""
+    """Return the error that `hosts`, each with the ranks of its learners, got nothing done for `seconds`."""
     named = "; ".join(f"host {host} (learners {', '.join(map(str, ranks))})" for host, ranks in hosts.items())
     return TimeoutError(
         f"{named or 'all hosts'}: alive, but nothing that was to be trained there is done for {seconds:g} s"

@@ -45,8 +45,7 @@ class CopySender:
         self._wanted.append(remote)
 
     def look(self) -> None:
-        """Send the newest checkpoint to the next host, unless that host has it already, or another copy is on its
-        way."""
+        """Send the newest checkpoint to the next host, unless that has it already, or a copy is on its way."""
         now = wall_clock()
         if self._exp is None or now < self._next_look or (self._thread is not None and self._thread.is_alive()):
             return

@@ -42,8 +42,7 @@ from roundelay.runtime.messages import InvalidMessage, read
 ASK_SECONDS = 1.0
 """Seconds for an answer of one host."""
 LOOKS, PAUSE_SECONDS = 8, 0.25
-"""Number of attempts to find a process that has just closed its link and may be about to end, and the pause between
-them."""
+"""Number of attempts to find a process that has just closed its link and may be ending, and the pause between them."""
 ASK_AGAIN_SECONDS = 0.2
 """Interval at which hosts are asked again for the leader."""
 NOTICE_SECONDS = 2.0
@@ -178,8 +177,7 @@ class Search:
         return found
 
     def wait(self, seconds: float, lasts: StartWait) -> Voter | None:
-        """Return the leader, if another host leads and any host names it within `seconds`; else None. The user is told
-        by `lasts`."""
+        """Return the leader, if any host names another host within `seconds`; else None. `lasts` tells the user."""
         deadline = time.monotonic() + seconds
         asked = ", ".join(f"{host}:{port}" for host, port in self._place.peers)
         while True:

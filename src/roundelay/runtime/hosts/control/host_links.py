@@ -82,8 +82,7 @@ class PeerLinks:
             link.say(Placed())
 
     def _place(self, hello: PeerHello, host: int, link: Link) -> None:
-        """Use `link` to `host` from now on, in the place of an earlier one; drop a link for an earlier chain, which may
-        come late."""
+        """Use `link` to `host` in the place of an earlier one; drop a late link for an earlier chain."""
         link.patience, link.largest = self._patience, self._largest
         with self._lock:
             newest, old = self._chains.get(host, (hello.number, None))
@@ -273,8 +272,7 @@ class HostLinks:
             self._means = None
 
     def _group(self, links: PeerLinks) -> GroupOptions | None:
-        """Return the options of means by a process group; None: means go another way. The library listens at the
-        address of the links."""
+        """Return options of means by a process group, which listens where the links do; None: means go another way."""
         library, others = self._terms.library(self._terms.on_gpus), list(links.mix_links.values())
         if library is None or not others:
             return None

@@ -126,8 +126,8 @@ class Leading:
                 self._lease.learn(views)
 
     def left(self, remote: RemoteHost, hosts: HostMembership, emptied: bool) -> None:
-        """Note that host `remote` is lost; `emptied`: all its learners had gone before, so none there follows another
-        leader."""
+        """Note that host `remote` is lost; `emptied`: all its learners had gone before, so its process counts as
+        ended."""
         if self._lease is None or not self._lease.leads:
             return
         voter = _voter(remote)

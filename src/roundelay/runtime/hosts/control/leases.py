@@ -79,8 +79,7 @@ class LeaseSource:
         return bool(self.returned) or self._at < self._end
 
     def draw(self) -> int | None:
-        """Return the index of the next minibatch; those given back come first. None: the minibatch has no frames, as
-        may happen in the last round."""
+        """Return the index of the next minibatch, first of those given back; None: it is empty, at an epoch's end."""
         if self.returned:
             return self.returned.popleft()
         batch = self._plan.piece(self._index(self._at))
@@ -160,14 +159,12 @@ class Leases:
             return len(held)
 
     def lose(self, host: int) -> int:
-        """Take `host` for lost; return the number of its minibatches that others draw again: 0 where it draws from its
-        own share."""
+        """Give back the minibatches of a lost `host`; return how many others draw: 0 if it draws from its own share."""
         returned = self.give_back(host)
         return 0 if self._plan.shares else returned
 
     def stop(self, stop_round: Callable[[int], int]) -> None:
-        """End the segment before the round that `stop_round` returns, given the number of rounds of which minibatches
-        were drawn."""
+        """End the segment before the round that `stop_round` returns, given the number of rounds drawn from."""
         with self._lock:
             end = stop_round(max(source.reached for source in self._sources))
             for source in self._sources:
@@ -199,8 +196,7 @@ class PrefetchedLeases:
         self._thread.start()
 
     def fill(self, indices: Sequence[int], more: bool) -> None:
-        """Add the minibatches `indices` that the coordinator has leased to this host; `more`: there are more to ask
-        for."""
+        """Add the minibatches `indices`, leased to this host by the coordinator; `more`: it has more."""
         with self._lock:
             if not self._ended.is_set():
                 self._open.update(indices)

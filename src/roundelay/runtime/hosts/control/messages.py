@@ -12,8 +12,7 @@ from roundelay.runtime.procs.coordination.passes import Key, Passes
 
 
 class Built(Message):
-    """Message that a host has built its learners: P, the fingerprint of their first row, and examples in every shard,
-    or -1."""
+    """Message that learners are built: P, the fingerprint of their first row, and examples in every shard, or -1."""
 
     parameters: int
     initial: int
@@ -163,8 +162,7 @@ class Leads(Message, kind="beat"):
 
 
 class Meet(Message):
-    """Order to all hosts to connect to each other; or, `again`, to one that was lost to connect to all that have an
-    address."""
+    """Order to connect to each other; or, `again`, to a host that was lost to connect to all that have an address."""
 
     addresses: tuple[Address, ...]
     again: bool = False
@@ -248,8 +246,7 @@ class Drawn(Message):
 
 
 class CentreAt(Message, kind="centre"):
-    """Message that the centre is on the host of learner `rank`, and how often it was made again after its host was
-    lost."""
+    """Message that the centre is on the host of `rank`, and how often it was made again after its host was lost."""
 
     rank: Rank
     made_again: int

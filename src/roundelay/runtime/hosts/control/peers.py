@@ -65,8 +65,7 @@ class RemoteHost:
         return True
 
     def could_begin(self) -> Sequence[int]:
-        """Return ranks of the host that could begin at once: all if it came late and has not begun, else its
-        replacements that are ready."""
+        """Return ranks that could begin at once: all, if the host came late and has not begun; else replacements."""
         return self.ranks if self.late and not self.began else self.ready
 
     def raise_problem(self, frames: int) -> None:

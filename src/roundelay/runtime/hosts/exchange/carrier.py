@@ -238,8 +238,7 @@ class RowCarrier:
     def _check_out(
         self, lease: int, number: int, terms: ExchangeTerms, private: Sequence[Tensor], wanted: Callable[[], bool]
     ) -> tuple[int, ExchangeTerms] | None:
-        """Encode the row for sending, and return its version, and `terms` with its mass; None: it is not wanted any
-        more."""
+        """Encode the row; return its version, and `terms` with its mass; None: the exchange is not wanted any more."""
         row = self._row
         error = terms.memory(self.arena, row.rank, self._own_memory)
         with row.lock:

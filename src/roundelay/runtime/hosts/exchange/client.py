@@ -256,8 +256,7 @@ class LearnerChannel:
                 self._client.spent(time.thread_time() - used)
 
     def _rests(self, cpu_budget: CpuBudget, number: int) -> bool:
-        """Wait a while, or until a learner rings, if request `number` is to leave the processor to the learners; return
-        False if it may begin."""
+        """Wait a while, or until the learner rings, if request `number` is to wait; return False if it may begin."""
         if self._arena.requests.awaited[self._rank] == number or not (pause := cpu_budget.pause()):
             return False
         if select.select([self._pipe], [], [], pause)[0]:
@@ -290,8 +289,7 @@ class LearnerChannel:
         return self.carrier.fetch(request.peer, self._arena.vector(request.into, self._rank))
 
     def _terms(self, request: PeerRequest) -> tuple[ExchangeTerms, list[Tensor]]:
-        """Return the terms of the exchange of whole rows that `request` asks for, and the learner's private vectors
-        (P,) that take part."""
+        """Return the terms of the exchange that `request` asks for, and the private vectors (P,) that take part."""
         private = [self._arena.vector(name, self._rank) for name in request.private]
         return ExchangeTerms.asked_for(request, self._client.layout), private
 
@@ -325,8 +323,7 @@ class LearnerChannel:
         return {host: form.said() for host, form in list(self._forms.items())}
 
     def _carry(self, number: int, terms: ExchangeTerms, private: Sequence[Tensor] = ()) -> int | None:
-        """Exchange with a row of higher rank, or with the centre; return its version, or None if the exchange
-        failed."""
+        """Exchange with a row of higher rank, or with the centre; return its version; None: the exchange failed."""
         carried = self.carrier.exchange(terms, private, partial(self._is_wanted, number))
         return None if carried is None else carried.reply.version
 
@@ -352,8 +349,7 @@ class LearnerChannel:
         return None if said is None else version
 
     def _ask_lower(self, number: int, terms: ExchangeTerms) -> int | None:
-        """Have the client of a lower rank exchange with this learner's row; return that row's version, or None if the
-        exchange failed."""
+        """Have a lower rank's client exchange with this learner's row; return that rank's version; None: it failed."""
         state, peer = self._asking, terms.peer
         with self._gate:
             self._request = number, peer
@@ -383,8 +379,7 @@ class LearnerChannel:
             return self.awaits(asked, by) and self._asking.offer(Event.APPLY)
 
     def _is_wanted(self, number: int) -> bool:
-        """Return True if the learner still waits for request `number`: it has not died, nor has another taken its
-        row."""
+        """Return True if the learner that made request `number` has not died, nor been replaced."""
         return bool(self._asked[self._rank] == number and self.carrier.alive[self._rank])
 
     # Links ------------------------------------------------------------------------------------------------------------

@@ -27,8 +27,7 @@ NOWHERE = -1
 
 
 class ExchangeEndpoint:
-    """Client and server of one host for exchanges with rows of others; opened before learners start, closed after they
-    have ended."""
+    """Client and server of one host for exchanges; opened before learners start, closed after they have ended."""
 
     def __init__(self, place: HostPlace, terms: HostTerms, router: Router, strategy: Strategy) -> None:
         self._place, self._terms, self._router, self._strategy = place, terms, router, strategy

@@ -345,8 +345,7 @@ class LearnerLinks:
         return reply
 
     def _settle(self, link: Link, message: Outgoing) -> None:
-        """Tell the server that its reply has come, so that it forgets it. If this is lost, the next exchange tells
-        it."""
+        """Tell the server to forget its reply, which has come. If this is lost, the next exchange tells it."""
         with suppress(LinkError):
             link.say(SettledMessage(message.message.n))
 

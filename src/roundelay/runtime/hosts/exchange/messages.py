@@ -87,8 +87,7 @@ class RowReply(Reply, kind="row"):
 
 
 class FoundReply(Reply, kind="found"):
-    """Reply with the visited row, before it is changed, where both travel at once; a `RowReply` without payload
-    follows."""
+    """Reply with the visited row as it was, where both travel at once; a `RowReply` without payload follows."""
 
 
 class DoneReply(Reply, kind="done"):
@@ -234,14 +233,12 @@ class ExchangeTerms:
         return arena.vector(self.codec.memory, row) if self.codec.memory and row != centre else None
 
     def share(self, visited: float) -> float:
-        """Return the share of the asking learner's row in the mass of both rows; `visited` is the mass of the row that
-        is visited."""
+        """Return the share of the asking learner's row in the mass of both; `visited` is the visited row's mass."""
         return shares_of((self.mass, visited) if self.asked is None else (visited, self.mass))[0]
 
     @property
     def decays(self) -> tuple[float, float]:
-        """Factors on the masses of the row that travels and of the row that is visited; 1 where rows are not
-        weighed."""
+        """Factors on the masses of the row that travels and the visited row; 1 where rows are not weighed."""
         mine, theirs = self.decay or (1.0, 1.0)
         return (mine, theirs) if self.asked is None else (theirs, mine)
 
@@ -362,6 +359,5 @@ def names_among(names: tuple[str, ...], known: Sequence[str]) -> tuple[str, ...]
 
 
 def largest(layout: Layout) -> int:
-    """Return the most bytes of a payload on a link for exchanges: a row, and all vectors that a learner has beside
-    it."""
+    """Return the most bytes of a payload of an exchange: a row, and all vectors that a learner has beside it."""
     return room(layout.parameters, 1 + len(layout.memory))

@@ -19,12 +19,10 @@ from roundelay.runtime.trace import Kind, TraceWriter, has_events, read_array
 
 
 class ExchangeNotes:
-    """Notes of exchanges of a host's rows; this class keeps none. All methods but the first are called under the row's
-    lock."""
+    """Notes of exchanges; this class keeps none. All methods but the first are called under the row's lock."""
 
     def so_far(self, rank: int) -> tuple[int, int]:
-        """Return the highest numbers noted so far of a request of learner `rank`, and of an exchange of its row; later
-        ones have higher numbers."""
+        """Return the highest numbers noted of a request of learner `rank`, and of an exchange of its row."""
         return 0, 0
 
     def sent(self, row: Row, peer: int, number: int) -> None:

@@ -144,8 +144,7 @@ class Buffer:
         return codec.parts(self.bytes, size)
 
     def vectors(self, size: int, at: int = 0) -> list[Tensor]:
-        """Return the chunks (C,) of `size` elements in full precision, as views that begin at element `at` of the
-        buffer."""
+        """Return the chunks (C,) of `size` elements in full precision, as views from element `at` of the buffer."""
         lying = self.bytes[4 * at : 4 * (at + size)].view(torch.float32)
         return list(torch.split(lying, CHUNK))
 
@@ -174,8 +173,7 @@ def swapped(rule: Rule) -> Rule:
 
 
 def encode(row: Row, fragment: Fragment, codec: Codec, hold: Buffer, error: Tensor | None, scratch: Scratch) -> None:
-    """Write `fragment` of the row to `hold`, coded by `codec`, with error feedback in `error` (P,) if given. Call it
-    under the row's lock."""
+    """Write, under the lock, `fragment` of the row to `hold` by `codec`, with feedback of `error` (P,) if given."""
     if codec.exact:
         hold.bytes[: 4 * fragment.size].view(torch.float32).copy_(row.vector[fragment.elements])
         return
@@ -192,12 +190,8 @@ def encode_change(row: Row, private: Tensor, hold: Buffer) -> None:
 
 
 def apply_report(row: Row, hold: Buffer, beside: Sequence[Tensor], scratch: Scratch, rule: Rule) -> None:
-    """Apply a report to the centre, whose row is `row`. Call it under the row's lock, with a mutation begun.
-
-    Args:
-        hold: has the change that came, and afterwards the other row as the rule leaves it.
-        beside: the vectors (P,) beside the centre.
-    """
+    """Apply, under the lock, a mutation begun, a report to the centre, which is `row`. `hold` has the change that came,
+    and afterwards the other row as the rule leaves it; `beside` are the vectors (P,) beside the centre."""
     vectors = [torch.split(vector, CHUNK) for vector in beside]
     for number, (change, centre) in enumerate(zip(hold.vectors(len(row.vector)), row.parts, strict=True)):
         nothing, _, _ = scratch.take(len(centre))
@@ -228,12 +222,8 @@ def apply_remote(
     rule: Rule,
     private: int,
 ) -> None:
-    """Apply the server's half of an exchange. Call it under the row's lock, with a mutation begun.
-
-    Args:
-        hold: has the payload that came: m^, and `private` vectors, one after the other; t^ takes the place of m^.
-        error: memory (P,) of what the codec leaves out.
-    """
+    """Apply, under the lock, a mutation begun, the server's half of an exchange. `hold` has the payload: m^ and so many
+    `private` vectors; t^ takes the place of m^. `error` (P,) remembers what the codec leaves out."""
     rows = fragment.parts(row.vector)
     if codec.exact:
         vectors = [hold.vectors(fragment.size, fragment.size * (1 + number)) for number in range(private)]
@@ -253,9 +243,8 @@ def apply_remote(
 
 
 def apply_along(row: Row, along: Sequence[Tensor], hold: Buffer, rule: Rule) -> None:
-    """Apply the server's half of an exchange in which vectors `along` (P,) of both learners take part. `hold` has the
-    other row and the vectors of its learner; this row and `along` take their places. Call it under the row's lock, with
-    a mutation begun."""
+    """Apply, under the lock, a mutation begun, the server's half of an exchange in which vectors `along` (P,) take
+    part. `hold` has the other row and the vectors of its learner; this row and `along` take their places."""
     parameters = len(row.vector)
     came = [hold.vectors(parameters, number * parameters) for number in range(1 + len(along))]
     own = [row.parts, *(torch.split(vector, CHUNK) for vector in along)]

@@ -148,8 +148,7 @@ class ExchangeServer:
             session.living_changed()
 
     def error_of(self, row: int) -> Tensor:
-        """Return the vector (P,) of what the run's codec has left out when row `row` was visited, guarded by that row's
-        lock."""
+        """Return what the run's codec has left out of visited row `row`, (P,), guarded by the row's lock."""
         with self._gate:
             if row not in self._errors:
                 self._errors[row] = torch.zeros(self.client.layout.parameters)
@@ -212,8 +211,7 @@ class PeerSession:
         self._server.watch.add(link, partial(self._attend, link, hello))
 
     def _attend(self, link: Link, hello: ExchangeHello) -> bool:
-        """Handle the next message over `link`; return False if no more will come, or the session has another link
-        now."""
+        """Handle the next message over `link`; return False if no more will come, or it was replaced."""
         with self._turn:
             if link is not self._link:
                 return False
@@ -364,8 +362,7 @@ class PeerSession:
         return read_gather(said, self._client.layout, give, self._server.strategy)
 
     def _checked_question(self, message: FetchMessage, gather: Gather) -> Callable[[], _Reply | None]:
-        """Return a function that replies to a learner which asks if it may go on from a gathering, or comes to one with
-        nothing."""
+        """Return a function that replies to a learner that asks if it may go on, or comes with nothing."""
         place = self._place
         if place is None:
             raise InvalidMessage("the centre is not here")
@@ -503,8 +500,7 @@ class PeerSession:
         return replace(reply, said=replace(reply.said, counts=counts, waits=place.arrives(gather)))
 
     def _is_awaited(self, row: Row, terms: ExchangeTerms) -> bool:
-        """Return True if the exchange may be made: the learner of `row` has not asked for it, or has, and it was not
-        made yet."""
+        """Return True unless the learner of `row` has asked for this exchange and waits no more, or has had it."""
         channel = self._client.channels.get(row.rank)
         return terms.asked is None or (channel is not None and channel.awaits(terms.asked, self._asker))
 
@@ -514,8 +510,7 @@ class PeerSession:
         return terms.asked is None or (channel is not None and channel.visited(terms.asked, self._asker))
 
     def _carry(self, row: Row, terms: ExchangeTerms, number: int) -> _Reply | None:
-        """Have `row` exchanged with the asker's row by the client of this host, and return the reply; None: it
-        failed."""
+        """Have the client of this host exchange `row` with the asker's; return the reply; None: it failed."""
         carrier = self._client.channels[row.rank].carrier
         try:
             carried = carrier.exchange(terms, (), partial(self._lives, row), self._look)

@@ -85,8 +85,7 @@ class CommunicatorAgreement:
     # Messages ---------------------------------------------------------------------------------------------------------
 
     def _tell(self, hosts: Sequence[int], message: OfPart) -> None:
-        """Send a message to all of `hosts` but this one. A host that cannot be reached is lost, as its link will
-        say."""
+        """Send a message to all other `hosts`. One that cannot be reached is lost, as its link will say."""
         for host in hosts:
             if host != self._host and host not in self._lost:
                 with suppress(LinkError):
@@ -157,8 +156,7 @@ class CommunicatorAgreement:
             heard, pause = bell.heard(), min(2 * pause, CALL_SECONDS)
 
     def _wait(self, ready: Callable[[], bool], check: Callable[[], None], what: str, seconds: float | None) -> None:
-        """Wait until `ready`, under the lock; `check` raises errors that end the wait, as does a timeout of
-        `seconds`."""
+        """Wait until `ready`, under the lock, for at most `seconds`; `check` may raise an error to end the wait."""
         deadline = None if seconds is None else time.monotonic() + seconds
         while not ready():
             check()

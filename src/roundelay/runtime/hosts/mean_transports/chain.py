@@ -127,8 +127,7 @@ class ChainTransport(MeanTransport):
             self._form.remember(x, error, out, x)
 
     def _weigh(self, mine: Sequence[float], codec: Codec) -> tuple[float, ...]:
-        """Return the weights of all learners, by rank, given those of this host's, `mine`; with them all hosts learn
-        the first host's codec."""
+        """Return all learners' weights, by rank, given those of this host, `mine`; all hosts learn the codec."""
         before, after, part, weights = self._before, self._after, self._part, tuple(mine)
         if before is not None:
             said = part.receive(before, Weights)
@@ -176,8 +175,7 @@ class ChainEnds:
 
 
 OpenChain = Callable[[ChainEnds], tuple[Link | None, Link | None]]
-"""Function that opens links to the hosts before and after this one; raises LinkError, TimeoutError, and errors of
-`check`."""
+"""Function that returns links to the hosts before and after; raises LinkError, TimeoutError, and errors of `check`."""
 
 
 @final

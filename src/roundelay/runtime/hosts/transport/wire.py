@@ -135,8 +135,7 @@ class Tampered(BadFrame):
 
 
 class UnknownPeer(LinkError):
-    """Error: the other end does not know the secret, is not the one expected, or has another mode. The link is
-    closed."""
+    """Error: the other end does not know the secret, is not as expected, or has another mode. The link is closed."""
 
 
 class Spliced(Message):
