@@ -159,7 +159,7 @@ SENDS: Mapping[HostOption, str] = {
     "exchange_share": "no exchanges that links pace",
     "means": "no means of all learners in full precision",
 }
-"""What a strategy does not send between hosts, in words, where an option has no effect under it."""
+"""Words, by option, for the things that a strategy does not send between hosts where the option has no effect."""
 NOTHING_MORE: Mapping[HostOption, object] = {"wire": "fp32", "fragments": 1, "means": "chain"}
 """Values with which these options ask for nothing, so that saved recipes may give them to any strategy."""
 

@@ -325,7 +325,7 @@ class MultiHostRuntime(Runtime):
         return 0 if self._synchronous else self._leases.lose(remote.host)
 
     def _look(self, watch: Watch) -> Watch:
-        """Return a watch that attends to the other hosts, and then calls `watch`, a few times a second."""
+        """Return a watch that calls `watch` and attends to the other hosts, a few times a second."""
 
         def look(glance: Glance) -> bool:
             self._hosts.attend()

@@ -80,7 +80,7 @@ class Leading:
         """Check that this host still leads.
 
         Raises:
-            UserError: half of the hosts do not follow this one any more, so another may lead.
+            UserError: more than half of the hosts may follow another leader by now.
         """
         if self._lease is not None and self._lease.leads and not self.holds():
             raise UserError(

@@ -22,7 +22,7 @@ class Mirrors:
 
     Args:
         here: ranks of this host's learners.
-        needs_all: True if no host can be done without.
+        needs_all: True if vectors of every host are needed.
     """
 
     def __init__(

@@ -74,7 +74,7 @@ class FirstHost:
     Args:
         place: the place of this host.
         about: a digest of the command's purpose; that of the other hosts must be the same.
-        seconds: within which the other hosts must come.
+        seconds: time within which the other hosts must come.
 
     Raises:
         UserError: the others do not come in time; one has another purpose; or this host cannot listen at its address.

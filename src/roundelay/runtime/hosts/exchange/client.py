@@ -60,7 +60,7 @@ from roundelay.runtime.procs.memory.publish import publish
 from roundelay.runtime.procs.memory.views import NONE
 
 MOST_SECONDS = 1.0
-"""Most seconds of unused time that count towards the allowance."""
+"""Most seconds for which an allowance may be saved up."""
 
 
 def idle_seconds() -> float:
@@ -329,8 +329,7 @@ class LearnerChannel:
 
     def _gather(self, number: int, request: PeerRequest, gather: Gathering) -> int | None:
         """Bring the learner to a gathering on the host that has the centre, and wait until it may go on from there;
-        return the centre's version; LEFT_OUT: the learner has given nothing that counts; None: the request has
-        failed."""
+        return the centre's version, LEFT_OUT if nothing given counts, None if the request failed."""
         version, wanted = LEFT_OUT, partial(self._is_wanted, number)
         said: RowReply | None
         if request.rule is not None:

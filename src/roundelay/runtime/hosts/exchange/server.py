@@ -266,7 +266,7 @@ class PeerSession:
                 self._drop()
 
     def living_changed(self) -> None:
-        """If the learner is dead, end exchanges in which a row of this host is in flight to it, and drop the row kept
+        """End exchanges in which a row of this host is in flight to the learner, if that is dead, and drop the row kept
         for a reply once its link is closed. From any thread."""
         if self._meets and not self._alive[self._asker]:
             self.hang_up()
