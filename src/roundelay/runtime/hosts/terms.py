@@ -144,7 +144,7 @@ def check_may_travel(strategy: Strategy) -> None:
     """Check that learners of several hosts can train by this strategy.
 
     Raises:
-        UserError: they cannot.
+        UserError: the strategy is for learners of one host alone.
     """
     if strategy.traits.one_host:
         raise UserError(
@@ -186,7 +186,7 @@ def check_may_be_recorded(strategy: Strategy, options: HostOptions, on_gpus: boo
     """Check that a run or a session on several hosts can be recorded, to be repeated on one.
 
     Raises:
-        UserError: it cannot, by this strategy or with these options; says why, and what can.
+        UserError: the strategy or the options forbid it; says why, and what can be done.
     """
     synchronous, gathers = strategy.traits.synchronous, strategy.traits.rebuilt_from == "gathering_base"
     if gathers or (strategy.memory and not synchronous and strategy.traits.model != "centre"):
@@ -213,7 +213,7 @@ def check_may_go_on_between_hosts(strategy: Strategy) -> None:
     """Check that learners of several hosts can go on without those that are lost.
 
     Raises:
-        UserError: they cannot under this strategy.
+        UserError: the strategy needs every host.
     """
     if strategy.traits.synchronous and not strategy.form.exact:
         raise UserError(

@@ -57,8 +57,7 @@ def serve(
 
     Args:
         say: called with sentences for the user.
-        asked: called a few times a second; if it returns a name, the coordinator is asked to stop the run at the next
-            round.
+        asked: called a few times a second; if it returns a name, the coordinator is asked to stop the run.
         copies: receiver of copies of checkpoints; None: this host keeps none.
 
     Returns:

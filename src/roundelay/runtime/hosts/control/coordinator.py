@@ -345,10 +345,11 @@ class MultiHostRuntime(Runtime):
         return look
 
     def _judge(self) -> None:
-        """Raise an error if another host has reported a problem.
+        """Raise an error if another host is lost that is needed, or has reported a problem, or hosts cannot work
+        together.
 
         Raises:
-            LearnerDied, TimeoutError, RuntimeError: that problem.
+            LearnerDied, TimeoutError, RuntimeError: in these cases.
         """
         frames = int(self._arena.counts.frames.sum())
         with self._hosts.gate:

@@ -164,8 +164,7 @@ class PeerLinks:
         return None
 
     def open_chain(self, ends: ChainEnds) -> tuple[Link | None, Link | None]:
-        """Return links to the hosts before and after this one in a chain of some of the hosts; None where there is
-        none.
+        """Return links to the hosts before and after this one in a chain of some hosts; None at an end.
 
         Raises:
             LinkError: the host before does not answer, or is lost.
@@ -233,8 +232,7 @@ class HostLinks:
             self._peers = PeerLinks(self._router, hosts, host, *own)
 
     def meet(self, addresses: Sequence[Address], again: bool = False) -> None:
-        """Connect to all other hosts, under a synchronous strategy; `again`: they have met before, and this host was
-        lost.
+        """Connect to all other hosts, under a synchronous strategy; `again`: they met before, and this one was lost.
 
         Raises:
             LinkError, TimeoutError: a host cannot be reached, or does not connect in time.

@@ -5,7 +5,7 @@ A minibatch is leased to one host at a time. That host reports the minibatches t
 with their counts; only then is the lease settled. When a host dies, its leases that are not settled are drawn again by
 others, and its counts for the rest stay: so every minibatch of an epoch is counted exactly once.
 
-Division of an epoch between hosts of which some have only some shards of the training examples.
+This file also divides an epoch between hosts of which some have only some shards of the training examples.
 
 Where all hosts have the same shards nothing is divided: all draw from one order, as without shards. Else every host
 draws from an order of its own shards. A shard that several have is trained by one of them: shards are given out one by

@@ -1,5 +1,4 @@
-"""Repetition of recorded exchanges between hosts, with all rows on one: both halves of each, with the arithmetic of
-hosts.
+"""Repetition of recorded exchanges between hosts, of rows that are all here: both halves, with the arithmetic of hosts.
 
 Two moments of each row are noted (notes.py): when it was sent, and when it was changed by the two rows as sent; its
 learner may have changed it in between. The caller sees to the order of events.

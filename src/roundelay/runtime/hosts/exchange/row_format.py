@@ -200,8 +200,7 @@ def apply_report(row: Row, hold: Buffer, beside: Sequence[Tensor], scratch: Scra
 
 def take_centre(row: Row, private: Tensor, sent: Buffer, found: Buffer, untouched: bool) -> None:
     """Set the row that has reported, and its `private` vector (P,), to the centre as it was `found`. Unless
-    `untouched`, the row keeps its own moves since its change was `sent`. Call it under the row's lock, with a mutation
-    begun."""
+    `untouched`, the row keeps its own moves since its change was `sent`. Call it under the lock, a mutation begun."""
     parameters = len(private)
     changes, centres = sent.vectors(parameters), found.vectors(parameters)
     for x, p, change, centre in zip(row.parts, torch.split(private, CHUNK), changes, centres, strict=True):

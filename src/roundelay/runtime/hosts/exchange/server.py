@@ -1,5 +1,4 @@
-"""Server of this host: it applies exchanges of other hosts' clients to rows of this one, as the other half of
-client.py.
+"""Server of this host: it applies exchanges of other hosts' clients (client.py) to rows of this one.
 
 Every learner elsewhere has a session here for its exchanges and fetches, and one for its requests to lower ranks: a
 link, and the last reply, for the case that the link breaks before it has arrived. It takes a thread while it attends to

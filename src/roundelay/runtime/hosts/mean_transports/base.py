@@ -156,7 +156,7 @@ class LocalMean:
         of the `total` weight of all learners, in rank order. `afresh`: the old values of `part` do not count.
 
         Raises:
-            MemberLost, PartOver.
+            MemberLost, PartOver: a learner has died, or the part is over, before the elements are computed.
         """
         self.share.until_computed(piece.start)
         shares = [weight / total for weight in self.weights]

@@ -97,7 +97,7 @@ class Sealer:
         """Return the data of the next record, which is in `room` or in `record`, until either is used again.
 
         Raises:
-            Forged: it is not the next record that was sent.
+            Forged: `record` is not the next record that was sent.
         """
         size = len(record) - TAG_BYTES
         if not self.encrypts:
@@ -114,7 +114,7 @@ class Sealer:
         """Verify that the next record has this data and this tag, where records are not encrypted.
 
         Raises:
-            Forged: it is not the next record that was sent.
+            Forged: data or tag are not those of the next record that was sent.
         """
         nonce = self._nonce()
         try:
