@@ -213,7 +213,7 @@ def check_may_go_on_between_hosts(strategy: Strategy) -> None:
     """Check that learners of several hosts can go on without those that are lost.
 
     Raises:
-        UserError: the strategy needs every host.
+        UserError: the strategy is synchronous and sends coded vectors, which needs every host.
     """
     if strategy.traits.synchronous and not strategy.form.exact:
         raise UserError(
