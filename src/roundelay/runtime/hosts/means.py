@@ -65,9 +65,9 @@ class HostMeans:
     Args:
         part: a number that no other part of the run has.
         failed: called with the reason, from a thread, when a link is gone.
-        codec: by which gradients travel along the chain; the first host's counts.
+        codec: codec of gradients along the chain; that of the first host counts.
         group: options of means by a process group; None: they go along the chain.
-        seconds: that hosts wait for each other, where learners go on without hosts that are lost.
+        seconds: how long hosts wait for each other, where learners go on without lost hosts.
     """
 
     def __init__(
@@ -111,12 +111,12 @@ class HostMeans:
         return LivingChainTransport(agreement, self._part, host, parameters, codec, links.open_chain, seconds)
 
     def start(self) -> None:
-        """Start after all tables are set, and before learners begin."""
+        """Start the threads; call it after all tables are set, and before learners begin."""
         for thread in self._threads:
             thread.start()
 
     def stop(self) -> None:
-        """End, after this host's learners have ended: vectors that they have published are still sent."""
+        """End the threads, once this host's learners have ended; vectors that they have published are still sent."""
         self._ended.set()
         self._bell.ring()
         for thread in self._threads:
@@ -171,7 +171,7 @@ class HostMeans:
             self._bell.wait(heard, LISTEN_SECONDS)
 
     def _tell(self, host: int, message: OfPart, payload: Sequence[Any] = ()) -> None:
-        """Say something over the link for mixes; where learners go on without hosts that are lost, in vain to these."""
+        """Send a message over the link for mixes; drop it for a lost host that learners go on without."""
         try:
             self._mix_links[host].say(message, payload)
         except LinkError:
@@ -196,7 +196,7 @@ class HostMeans:
             self._tell(host, Contribution(part), [as_bytes(carried)])
 
     def _listen(self, other: int, link: Link) -> None:
-        """Take messages of another host over its link for mixes."""
+        """Handle messages of host `other` over its link for mixes."""
         try:
             self._receive_contributions(other, link)
         except LinkError:

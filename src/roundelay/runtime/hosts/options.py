@@ -17,12 +17,12 @@ AUTO: Literal["auto"] = "auto"
 
 @dataclass(frozen=True, kw_only=True)
 class HostOptions:
-    """Part of the section `training` of a recipe, and of the terms between hosts.
+    """Options of training on several hosts: part of the section `training` of a recipe, and of the terms between hosts.
 
     docs/options.md explains each.
 
     Raises:
-        UserError: a value that cannot be; names the option.
+        UserError: an option has an impossible value; names the option.
     """
 
     host_patience: Positive = 10.0
@@ -64,14 +64,14 @@ class HostOptions:
 
     @property
     def codec(self) -> Codec:
-        """The codec of gradients in means."""
+        """Codec of gradients in means."""
         return FP32 if self.wire == AUTO else CODECS[self.wire]
 
     def library(self, on_gpus: bool) -> Literal["gloo", "nccl"] | None:
         """Return the library that takes means over hosts; None: they go along the chain.
 
         Args:
-            on_gpus: do learners of all hosts compute on GPUs?
+            on_gpus: True if learners of all hosts compute on GPUs.
         """
         if self.means == "auto":
             return "nccl" if on_gpus and self.trusted_network and self.codec.exact else None
@@ -81,7 +81,7 @@ class HostOptions:
 @final
 @dataclass(frozen=True, kw_only=True)
 class SessionHostOptions(HostOptions):
-    """The same of a session of attached learners."""
+    """Options of a session of attached learners on several hosts."""
 
     # of a host that gives no answer, so that no other knows whether it lives: a majority decides whether to go on
     # without it, or it counts as dead, for users that know that their network is not cut in two.
@@ -89,10 +89,10 @@ class SessionHostOptions(HostOptions):
 
 
 def session_strategy(name: str, options: Mapping[str, Any]) -> Strategy:
-    """Return the strategy of that name, which may carry options, with these.
+    """Return the strategy called `name`, which may carry options, with `options`.
 
     Raises:
-        UserError: as `make_strategy`; and where an option is not the strategy's but one of those above.
+        UserError: as `make_strategy`; or an option is one of `HostOptions`, and not of the strategy.
     """
     kind = STRATEGIES.get(parse_strategy(name)[0])
     own = option_names(kind) if kind is not None else options

@@ -22,11 +22,11 @@ from roundelay.strategies import STRATEGIES
 from roundelay.strategies.base import HostOption, Strategy
 
 CONTROL, CHAIN, MIX, EXCHANGE = ROLES = ("control", "chain", "mix", "exchange")
-"""Roles of links: of a host's first one to the coordinator, of those for means, for mixes and for exchanges."""
+"""Roles of links: a host's first one, to the coordinator, and those for means, for mixes and for exchanges."""
 
 
 NO_SESSION = -1
-"""Number in the place of a session's, of a link that only asks for the host's hello."""
+"""Number in the place of a session's, for a link that only asks for the host's hello."""
 
 
 class Hello(Message):
@@ -34,15 +34,16 @@ class Hello(Message):
 
     @property
     def said(self) -> dict[str, Any]:
-        """The words as JSON, for the handshake."""
+        """This hello as JSON, for the handshake."""
         return {"what": self.kind, **self.header}
 
     @classmethod
     def of(cls, link: Link, **most: float) -> Self:
-        """Return the hello of the other end, which has this role; `most` as `Dialect` has it.
+        """Return the hello of the other end of `link`, for this class's role; `most` are upper bounds, as for
+        `Dialect`.
 
         Raises:
-            BadFrame: it is none; the link is closed.
+            BadFrame: the other end said no such hello; the link is closed.
         """
         try:
             return read(cls, link.hello, **most)
@@ -51,7 +52,7 @@ class Hello(Message):
 
 
 class HostHello(Hello, kind="host"):
-    """A host that listens."""
+    """Hello of a host that listens."""
 
     first: int  # its lowest rank
     life: str = ""  # tells its process from a later one
@@ -61,7 +62,7 @@ class HostHello(Hello, kind="host"):
 
 
 class JoinHello(Hello, kind=CONTROL):
-    """A host that comes to the one that coordinates."""
+    """Hello of a host that comes to the coordinator."""
 
     ranks: tuple[int, int]  # its lowest rank, and how many it has
     learners: int
@@ -73,13 +74,13 @@ class JoinHello(Hello, kind=CONTROL):
 
 
 ChainNumber = tuple[int, int]
-"""Number of a chain: of the part of a segment in which it is made, and of its communicator."""
+"""Number of a chain: the number of the part of a segment in which it is made, and that of its communicator."""
 ALL_HOSTS: ChainNumber = (0, 0)
-"""The first, which all hosts are in."""
+"""Number of the first chain, in which all hosts are."""
 
 
 class PeerHello(Hello):
-    """A host that comes for means or mixes."""
+    """Hello of a host that comes for means or mixes."""
 
     what: str  # CHAIN or MIX
     host: int
@@ -88,7 +89,7 @@ class PeerHello(Hello):
 
 
 class ExchangeHello(Hello, kind=EXCHANGE):
-    """A learner of another host that comes for exchanges."""
+    """Hello of a learner of another host that comes for exchanges."""
 
     host: Rank
     rank: Rank
@@ -97,13 +98,13 @@ class ExchangeHello(Hello, kind=EXCHANGE):
 
 
 def identity(rank: int) -> dict[str, Any]:
-    """Return a host's identity, its lowest rank: told to every connector, which looks for just that host."""
+    """Return the identity of the host of lowest rank `rank`, for its hello: connectors look for just that host."""
     return {"what": "host", "first": rank}
 
 
 @dataclass(frozen=True, kw_only=True)
 class HostTerms(HostOptions):
-    """Terms on which hosts deal with each other."""
+    """Terms on which the hosts of a run or session deal with each other: options, patience and agreement."""
 
     patience_seconds: float = 300.0  # how long learners wait for each other, and hosts for others to start
     on_death: OnDeath = "replace"  # what the death of a learner means; under a synchronous strategy that of a host, too
@@ -122,10 +123,10 @@ class HostTerms(HostOptions):
 
 
 def check_hosts(strategy: Strategy, on_death: str) -> None:
-    """Check that this can be trained on several hosts.
+    """Check that a strategy can be trained on several hosts.
 
     Raises:
-        UserError: no; says why, and names some that can.
+        UserError: the strategy cannot; says why, and names some that can.
     """
     check_may_travel(strategy)
     label = strategy.label
@@ -143,7 +144,7 @@ def check_may_travel(strategy: Strategy) -> None:
     """Check that learners of several hosts can train by this strategy.
 
     Raises:
-        UserError: no.
+        UserError: the strategy is for learners of one host alone.
     """
     if strategy.traits.one_host:
         raise UserError(
@@ -158,16 +159,16 @@ SENDS: Mapping[HostOption, str] = {
     "exchange_share": "no exchanges that links pace",
     "means": "no means of all learners in full precision",
 }
-"""Things that a strategy does not send between hosts if an option is not for it."""
+"""Words, by option, for the things that a strategy does not send between hosts where the option has no effect."""
 NOTHING_MORE: Mapping[HostOption, object] = {"wire": "fp32", "fragments": 1, "means": "chain"}
-"""Values of these options that ask for nothing; saved recipes say them."""
+"""Values with which these options ask for nothing, so that saved recipes may give them to any strategy."""
 
 
 def check_options(strategy: Strategy, options: HostOptions) -> None:
     """Check that the options between hosts that are given have an effect.
 
     Raises:
-        UserError: one has none under this strategy; says under which it has.
+        UserError: an option has no effect under this strategy; says under which it has.
     """
     usual = HostOptions()
     for option, what in SENDS.items():
@@ -185,7 +186,7 @@ def check_may_be_recorded(strategy: Strategy, options: HostOptions, on_gpus: boo
     """Check that a run or a session on several hosts can be recorded, to be repeated on one.
 
     Raises:
-        UserError: no; says why, and names some that can.
+        UserError: the strategy or the options forbid it; says why, and what can be done.
     """
     synchronous, gathers = strategy.traits.synchronous, strategy.traits.rebuilt_from == "gathering_base"
     if gathers or (strategy.memory and not synchronous and strategy.traits.model != "centre"):
@@ -212,7 +213,7 @@ def check_may_go_on_between_hosts(strategy: Strategy) -> None:
     """Check that learners of several hosts can go on without those that are lost.
 
     Raises:
-        UserError: no.
+        UserError: the strategy is synchronous and sends coded vectors, which needs every host.
     """
     if strategy.traits.synchronous and not strategy.form.exact:
         raise UserError(
@@ -225,7 +226,7 @@ def check_may_join(strategy: Strategy, place: HostPlace) -> None:
     """Check that learners can join later, where the environment has places for them.
 
     Raises:
-        UserError: no.
+        UserError: there are such places, and learners cannot join under this strategy.
     """
     if strategy.traits.synchronous and len(place.first) < place.learners:
         raise UserError(
@@ -241,8 +242,8 @@ def fingerprint(row: Tensor) -> int:
 
 
 def differing(ours: Any, theirs: Any, where: str = "") -> list[tuple[str, Any, Any]]:
-    """Return the differences of two plain values: dotted keys, each with both. Of two lists the first item that
-    differs; None: one has none there."""
+    """Return the differences of two plain values: dotted keys, each with both values, None where one is missing. Of two
+    lists, only the first items that differ are returned."""
     if isinstance(ours, Mapping) and isinstance(theirs, Mapping):
         keys = {**ours, **theirs}
         return [d for k in keys for d in differing(ours.get(k), theirs.get(k), f"{where}.{k}" if where else str(k))]
@@ -253,5 +254,5 @@ def differing(ours: Any, theirs: Any, where: str = "") -> list[tuple[str, Any, A
 
 
 def host_of(ranks: Sequence[int]) -> str:
-    """Return what the host of learners `ranks` is called, on any host."""
+    """Return the name, for messages, of the host of learners `ranks`: the same on any host."""
     return f"the host of learner{'s' * (len(ranks) > 1)} {', '.join(map(str, ranks))}"

@@ -30,15 +30,15 @@ from roundelay.runtime.procs.coordination import activity, queue
 from roundelay.runtime.procs.driver import LOOK_SECONDS
 
 Asked = Callable[[], str]
-"""The name of the signal by which the user, or a scheduler, wants the run to stop; "" where none has come."""
+"""Function that returns the name of the signal by which the user, or a scheduler, stops the run; "" if none came."""
 
 
 class _CoordinatorLost(Exception):
-    """The coordinator is gone; says why."""
+    """Error: the link to the coordinator is gone; its text says why."""
 
 
 class _Over(Exception):
-    """The coordinator says that the run has ended: well, for a reason, or stopped by a signal."""
+    """Signal from the coordinator that the run has ended: well, for the reason `why`, or stopped by `signal`."""
 
     def __init__(self, why: str, signal: str = "") -> None:
         super().__init__(why)
@@ -57,15 +57,15 @@ def serve(
 
     Args:
         say: called with sentences for the user.
-        asked: asked a few times a second; a name asks the coordinator to stop the run at the next round.
-        copies: keeps those of checkpoints; None: this host keeps none.
+        asked: called a few times a second; if it returns a name, the coordinator is asked to stop the run.
+        copies: receiver of copies of checkpoints; None: this host keeps none.
 
     Returns:
         The name of the signal that has stopped the run, on whichever host it was heard; "" where it came to its end.
 
     Raises:
         UserError: the coordinator does not answer, refuses this host, or has ended for a reason.
-        LedByAnother: its process has ended, and the next host leads.
+        LedByAnother: the process of the first host has ended, and the next host leads.
     """
     seconds, then, again = terms.patience_seconds, None, False
     while True:
@@ -123,17 +123,17 @@ class _TrainingAgent(HostAgent):
             raise
 
     def close(self) -> None:
-        """Close: leave nothing running here. Safe to call twice."""
+        """Close links, and end all processes and threads of this host. Safe to call twice."""
         super().close()
         self._local.close()
 
     # The beginning ----------------------------------------------------------------------------------------------------
 
     def _find_first(self, seconds: float) -> MonitoredLink:
-        """Return a link to the coordinator, sought for so many seconds.
+        """Return a link to the coordinator, which is looked for during `seconds`.
 
         Raises:
-            UserError: it does not answer, or does not accept us.
+            UserError: the coordinator does not answer, or does not accept this host.
         """
         try:
             return self._find(seconds, lasts=StartWait(self._place.ranks[0], seconds, self._stop_looking, self._again))
@@ -144,7 +144,11 @@ class _TrainingAgent(HostAgent):
             ) from error
 
     def _stop_looking(self) -> None:
-        """End by a signal while a first host that is lost is looked for: no other part can answer it."""
+        """End this host's part if a signal comes while it looks for a first host that was lost.
+
+        Raises:
+            _Over: a signal has come.
+        """
         if self._again and (signal := self._asked()):
             raise _Over("", signal)
 
@@ -164,7 +168,7 @@ class _TrainingAgent(HostAgent):
         self._check()
 
     def _check(self) -> None:
-        """Check that there is still a run, and a coordinator."""
+        """Raise an error if the run has ended or the coordinator is lost."""
         match self._over:
             case messages.End(why, signal):
                 raise _Over(why and f"the run has ended on the first host: {why}", signal)
@@ -210,10 +214,11 @@ class _TrainingAgent(HostAgent):
     # Orders -----------------------------------------------------------------------------------------------------------
 
     def obey(self) -> None:
-        """Obey the coordinator, until it says that the run has ended.
+        """Carry out orders of the coordinator until the run ends.
 
         Raises:
-            _Over, _CoordinatorLost.
+            _Over: the coordinator says that the run has ended.
+            _CoordinatorLost: the link to the coordinator is gone.
         """
         while True:
             self._check()

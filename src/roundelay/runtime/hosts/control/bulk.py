@@ -20,7 +20,7 @@ from roundelay.runtime.messages import InvalidMessage, table
 from roundelay.runtime.procs.memory.arena import Arena
 
 ROW_PIECE = 8 * CHUNK
-"""Elements in one message: 2 MiB, which a link of 10 Mbit/s carries in two seconds."""
+"""Elements of a vector in one message: 2 MiB, which a link of 10 Mbit/s carries in two seconds."""
 
 
 def lay_out(arena: Arena, names: Collection[str], source: int, ranks: Iterable[int]) -> dict[str, str]:
@@ -38,7 +38,7 @@ def digest(vector: Tensor) -> str:
 
 
 def give(monitored: MonitoredLink, arena: Arena, name: str, ranks: Iterable[int], laid_out: Mapping[str, str]) -> None:
-    """Send vector `name` of learners `ranks`, but for those that the other end has `laid_out`, by name and digest."""
+    """Send vector `name` of learners `ranks`, except those whose digest is that of `laid_out[name]`."""
     for rank in ranks:
         vector = arena.vector(name, rank)
         if name not in laid_out or digest(vector) != laid_out[name]:
@@ -52,11 +52,11 @@ def send_vector(monitored: MonitoredLink, name: str, rank: int, vector: Tensor) 
 
 
 def take_piece(arena: Arena, message: Piece, ranks: Sequence[int], beside: tuple[str, int] | None = None) -> None:
-    """Write a piece that came into the arena; only vectors of `ranks` may be written, and one `beside` them, by name
-    and rank.
+    """Write a received piece of a vector into the arena. Only vectors of `ranks` may be written, and `beside` them the
+    one of this name and rank.
 
     Raises:
-        InvalidMessage: it is for no learner here, or does not fit.
+        InvalidMessage: the piece is for another vector, or does not fit into it.
     """
     name, at, size = message.name, message.at, len(message.payload)
     to = list(ranks) if message.rank == EVERYONE else [message.rank]
@@ -71,7 +71,7 @@ def take_piece(arena: Arena, message: Piece, ranks: Sequence[int], beside: tuple
 
 
 def integers(arena: Arena, ranks: Sequence[int]) -> dict[str, Any]:
-    """Return the numbers that belong to the rows of `ranks`, for JSON."""
+    """Return steps, versions and optimizer scalars of learners `ranks`, as lists by name, for JSON."""
     return {
         "steps": arena.optimizer.steps[list(ranks)].tolist(),
         "versions": arena.row_versions.versions[list(ranks)].tolist(),
@@ -80,10 +80,10 @@ def integers(arena: Arena, ranks: Sequence[int]) -> dict[str, Any]:
 
 
 def enter_integers(arena: Arena, ranks: Sequence[int], found: Mapping[str, Any]) -> None:
-    """Enter integers, all of them, or nothing: the inverse of `integers`.
+    """Write what `integers` returned on another host into the tables of learners `ranks`: all of it, or nothing.
 
     Raises:
-        InvalidMessage: `found` is no such thing.
+        InvalidMessage: `found` lacks a table, or one has another shape or type.
     """
     state = arena.optimizer
     tables = {"steps": state.steps, "versions": arena.row_versions.versions, "scalars": state.scalars}

@@ -51,11 +51,11 @@ from roundelay.runtime.procs.coordination import queue
 from roundelay.runtime.trace import HOSTS, Recorder
 
 OWN_HOST = 0
-"""The coordinator's host."""
+"""Number of the coordinator's host."""
 EVERYBODY = -1
-"""All hosts together, beside the numbers of each."""
+"""Number that stands for all hosts together, where each host has its own."""
 SUSPENDED_SECONDS = 1.0
-"""The time between two looks counts for no more: a process that was suspended has not idled."""
+"""Most seconds that count between two looks: a process that was suspended has not idled."""
 
 
 class HostProgress:
@@ -63,7 +63,7 @@ class HostProgress:
     settled leases say that it moves.
 
     Args:
-        patience: seconds after which that is too long.
+        patience: seconds after which a busy host without progress has stood still for too long.
     """
 
     def __init__(self, patience: float) -> None:
@@ -76,8 +76,8 @@ class HostProgress:
 
         Args:
             now: seconds, of any clock that does not go back.
-            done: by host, how much it has done: any number that changes when it gets something done. A host that is
-                not named is not busy, and starts anew when it is.
+            done: for each busy host, a number that changes when the host gets something done. A host that is not named
+                is not busy; its time begins anew when it is named again.
         """
         passed = 0.0 if self._looked is None else min(max(0.0, now - self._looked), SUSPENDED_SECONDS)
         self._looked = now
@@ -89,7 +89,7 @@ class HostProgress:
 
 
 def standstill(hosts: Mapping[int, Sequence[int]], seconds: float) -> TimeoutError:
-    """Return the error that `hosts`, each with the ranks of its learners, have got nothing done for so long."""
+    """Return the error that `hosts`, each with the ranks of its learners, got nothing done for `seconds`."""
     named = "; ".join(f"host {host} (learners {', '.join(map(str, ranks))})" for host, ranks in hosts.items())
     return TimeoutError(
         f"{named or 'all hosts'}: alive, but nothing that was to be trained there is done for {seconds:g} s"
@@ -103,7 +103,7 @@ class MultiHostRuntime(Runtime):
         exp: the run directory, of which other hosts may keep copies.
 
     Raises:
-        UserError: not all hosts came, or it cannot be done on several.
+        UserError: not all hosts came, or the cluster cannot be trained on several hosts.
     """
 
     def __init__(self, cluster: Cluster, place: HostPlace, terms: HostTerms, exp: Path | None = None) -> None:
@@ -144,7 +144,7 @@ class MultiHostRuntime(Runtime):
             raise
 
     def _record(self) -> Recorder | None:
-        """Begin the trace of a run that is recorded."""
+        """Begin the trace of the run, and return its recorder; None: the run is not recorded."""
         if self._terms.trace is None:
             return None
         facts = {**self.local_runtime.facts(), HOSTS: self._hosts.hosts}
@@ -245,8 +245,8 @@ class MultiHostRuntime(Runtime):
         look(self.local_runtime.glance())
 
     def _wanted(self) -> list[int]:
-        """Return learners that are to take part: those that live, and replacements that are ready; of learners that
-        wait for each other, these have been let in."""
+        """Return the ranks that are to take part: living learners, and replacements that are ready. Where learners wait
+        for each other, replacements must have been let in before."""
         if self._synchronous:
             return self.local_runtime.living()
         found = {*self.local_runtime.living(), *self.local_runtime.processes.ready()}
@@ -315,7 +315,7 @@ class MultiHostRuntime(Runtime):
         self._arena.liveness.mark(remote.ranks, True)
 
     def _left(self, remote: RemoteHost, _: str) -> int:
-        """Take a host for lost: its leases are drawn again, its counts stay."""
+        """Return the number of minibatches of a lost host that are drawn again; the counts that it reported stay."""
         self._past.append(remote)
         if self._recorder is not None:
             self._recorder.lost(remote.ranks)
@@ -325,7 +325,7 @@ class MultiHostRuntime(Runtime):
         return 0 if self._synchronous else self._leases.lose(remote.host)
 
     def _look(self, watch: Watch) -> Watch:
-        """Attend to hosts; called a few times a second while learners run."""
+        """Return a watch that calls `watch` and attends to the other hosts, a few times a second."""
 
         def look(glance: Glance) -> bool:
             self._hosts.attend()
@@ -345,10 +345,11 @@ class MultiHostRuntime(Runtime):
         return look
 
     def _judge(self) -> None:
-        """Turn problems of other hosts into exceptions.
+        """Raise an error if another host is lost that is needed, or has reported a problem, or hosts cannot work
+        together.
 
         Raises:
-            LearnerDied, TimeoutError, RuntimeError.
+            LearnerDied, TimeoutError, RuntimeError: in these cases.
         """
         frames = int(self._arena.counts.frames.sum())
         with self._hosts.gate:
@@ -362,10 +363,10 @@ class MultiHostRuntime(Runtime):
         self._local.links.check()
 
     def _watch_progress(self) -> None:
-        """Do without a host that lives and gets nothing done; end where that is no way out.
+        """Take hosts that live and get nothing done for lost, or end the run if it cannot go on without them.
 
         Raises:
-            TimeoutError: names hosts and learners.
+            TimeoutError: the run cannot go on; names hosts and learners.
         """
         busy = {OWN_HOST} if self._leading else set()
         busy |= {remote.host for remote in self._hosts.inside() if remote.busy}
@@ -383,7 +384,7 @@ class MultiHostRuntime(Runtime):
             self._hosts.evict(remote, f"it lives, but has trained nothing for {seconds:g} s")
 
     def _done(self, host: int, ranks: Sequence[int]) -> int:
-        """Work that a host has reported: minibatches, or frames."""
+        """Return the amount of work that learners `ranks` of `host` have reported: minibatches, or frames."""
         if self._leases is not None and not self._synchronous:
             return self._leases.settled(host)
         return int(self._arena.counts.frames[list(ranks)].sum())
@@ -393,7 +394,7 @@ class MultiHostRuntime(Runtime):
         return self._hosts.who_waits()
 
     def _stop(self) -> None:
-        """End after the round the furthest learner has begun, or its block."""
+        """End the segment after the last round that any learner has begun, or after the block of that round."""
         if self._stopped or self._leases is None:
             return
         self._stopped = True

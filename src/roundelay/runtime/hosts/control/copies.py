@@ -23,7 +23,7 @@ CHECKPOINTS = "checkpoints"
 COPIED_BESIDE = ("recipe.yaml", "place.json", "events.jsonl")
 """Files of a run directory that belong to every checkpoint."""
 PIECE = 1 << 20
-"""Bytes in one message."""
+"""Bytes of a file in one message."""
 COPY_LOOK_SECONDS = 1.0
 """Interval at which a newer checkpoint is looked for."""
 _NAMES = re.compile(rf"(?:{CHECKPOINTS}/)?[A-Za-z0-9_][A-Za-z0-9_.-]*\.(?:json|safetensors|yaml|jsonl)")
@@ -41,11 +41,11 @@ class CopySender:
         self._thread: threading.Thread | None = None
 
     def wanted(self, remote: RemoteHost) -> None:
-        """Note that a host keeps copies."""
+        """Note that host `remote` keeps copies."""
         self._wanted.append(remote)
 
     def look(self) -> None:
-        """Send the newest checkpoint to the next host, unless it has it, or is just being sent one."""
+        """Send the newest checkpoint to the next host, unless that has it already, or a copy is on its way."""
         now = wall_clock()
         if self._exp is None or now < self._next_look or (self._thread is not None and self._thread.is_alive()):
             return
@@ -87,7 +87,7 @@ class CopyReceiver:
     """Receiver of copies, on another host, in its own directory `exp`.
 
     Args:
-        say: told once if copies cannot be kept any more.
+        say: called once, with a sentence, if copies cannot be kept any more.
     """
 
     def __init__(self, exp: Path, say: Callable[[str], None]) -> None:
@@ -97,7 +97,7 @@ class CopyReceiver:
         """Store a piece of a file; the whole file takes the place of the old one at once.
 
         Raises:
-            InvalidMessage: it is no piece of a file of a run directory, or does not follow the one before.
+            InvalidMessage: the piece is of no file of a run directory, or does not follow the piece before.
         """
         if self._broken:
             return
@@ -128,7 +128,7 @@ class CopyReceiver:
 
 
 def _remove_others(checkpoint: Path) -> None:
-    """Remove the copies before this one, which is whole."""
+    """Remove all copies of checkpoints but `checkpoint`, the newest, which is whole."""
     others: Sequence[Path] = [*checkpoint.parent.glob("*.json"), *checkpoint.parent.glob("*.safetensors")]
     for path in sorted(others, key=lambda path: path.suffix != ".json"):
         if path.stem not in (checkpoint.stem, f"{checkpoint.stem}-again"):

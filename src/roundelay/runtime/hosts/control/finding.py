@@ -42,7 +42,7 @@ from roundelay.runtime.messages import InvalidMessage, read
 ASK_SECONDS = 1.0
 """Seconds for an answer of one host."""
 LOOKS, PAUSE_SECONDS = 8, 0.25
-"""Number of times that a process is asked for which has just closed its link, for it may be about to end."""
+"""Number of attempts to find a process that has just closed its link and may be ending, and the pause between them."""
 ASK_AGAIN_SECONDS = 0.2
 """Interval at which hosts are asked again for the leader."""
 NOTICE_SECONDS = 2.0
@@ -65,10 +65,10 @@ def ask(
     within: float = ASK_SECONDS,
     expected: Mapping[str, Any] | None = None,
 ) -> HostHello:
-    """Return the hello of the host that listens there, asked for so many seconds.
+    """Return the hello of the host that listens at `address`, which is asked for at most `within` seconds.
 
     Raises:
-        LinkError: no process answers, or a stranger does, or one that is not as `expected`.
+        LinkError: no process answers, or one that does not know the secret, or whose hello is not as `expected`.
     """
     hello, options = {"what": CONTROL, "session": NO_SESSION}, LinkOptions(terms.encrypt)
     wanted = {"what": "host", **(expected or {})}
@@ -78,7 +78,7 @@ def ask(
 
 
 def inquire(address: Address, place: HostPlace, terms: HostTerms, expected: Mapping[str, Any]) -> PeerState:
-    """Ask there for the process whose hello has all that is `expected`; return its state."""
+    """Ask at `address` for the process whose hello has all that is `expected`, and return the state of that process."""
     found = PeerState.SILENT
     for _ in range(LOOKS):
         try:
@@ -97,12 +97,13 @@ def inquire(address: Address, place: HostPlace, terms: HostTerms, expected: Mapp
 
 @final
 class StartWait:
-    """A host's wait for others, of which the user is told once: for what, and for how long at most.
+    """A host's wait for others at its start; the user is told once what it waits for, and for how long at most.
 
     Args:
-        rank: the lowest of the host.
-        stop: called again and again; raises where this host waits no longer.
-        told: the user knows already.
+        rank: the lowest rank of the host.
+        seconds: how long it waits at most.
+        stop: called again and again; raises an error to end the wait.
+        told: True if the user knows already.
     """
 
     def __init__(
@@ -113,7 +114,8 @@ class StartWait:
         self._refused = told
 
     def look(self, what: str, refused: str = "") -> None:
-        """Tell the user, if it is time, and at once why a first connection was `refused`."""
+        """Tell the user that the host waits for `what`, if `NOTICE_SECONDS` have passed, or at once if a connection was
+        `refused`, with the reason."""
         self._stop()
         if refused and not self._refused:
             self._refused = True
@@ -124,17 +126,17 @@ class StartWait:
 
 
 def boot_clock() -> float:
-    """Return seconds since this machine started, those of its sleep among them."""
+    """Return the seconds since this machine started, including those in which it slept."""
     return time.clock_gettime(time.CLOCK_BOOTTIME)
 
 
 def say_who_leads(listener: Listener, session: int, leader: Voter, term: int) -> None:
-    """Tell all that ask this host; `term`: how many led before."""
+    """Name the leader of session number `session` in the hello of this host; `term` is how many led before."""
     listener.say(leader=(session, term, leader.rank, leader.life, leader.address))
 
 
 def ask_all(place: HostPlace, terms: HostTerms, own: str) -> list[HostHello]:
-    """Return hellos of the hosts that this one knows of and that answer, but for its own, whose life is `own`."""
+    """Return the hellos of all known hosts that answer, except that of this process, whose life is `own`."""
 
     def one(address: Address) -> HostHello | None:
         with suppress(LinkError):
@@ -148,20 +150,21 @@ def ask_all(place: HostPlace, terms: HostTerms, own: str) -> list[HostHello]:
 
 @final
 class Search:
-    """Search of one host for the leader of a session.
+    """One host's search for the leader of a session.
 
     Args:
-        own: the life of its process.
+        session: number of the session.
+        own: the life of this host's process.
     """
 
     def __init__(self, place: HostPlace, terms: HostTerms, session: int, own: str) -> None:
         self._place, self._terms, self._session, self._own = place, terms, session, own
 
     def leader(self) -> Voter | None:
-        """Return the leader, as far as any host knows.
+        """Return the leader that the other hosts name; None if they name none.
 
         Raises:
-            UserError: no host knows of one, and the session has ended on one.
+            UserError: no host names a leader, and the session has ended on one of them.
         """
         hellos = ask_all(self._place, self._terms, self._own)
         found = leader_of(hellos, self._session)
@@ -174,7 +177,7 @@ class Search:
         return found
 
     def wait(self, seconds: float, lasts: StartWait) -> Voter | None:
-        """Return the leader, if any host names it within so many seconds."""
+        """Return the leader, if any host names another host within `seconds`; else None. `lasts` tells the user."""
         deadline = time.monotonic() + seconds
         asked = ", ".join(f"{host}:{port}" for host, port in self._place.peers)
         while True:
@@ -190,8 +193,7 @@ class Search:
         """Return True if another host leads the session that the first one would begin.
 
         Raises:
-            UserError: it has ended; or the others take a process of this host that has ended for their leader, and do
-                not miss it.
+            UserError: the session has ended; or the other hosts still follow another process of this host.
         """
         deadline = time.monotonic() + self._terms.patience_seconds
         while (found := self.leader()) is not None:
@@ -208,7 +210,7 @@ class Search:
 
 
 def leader_of(hellos: Sequence[HostHello], session: int) -> Voter | None:
-    """Return the last leader of a session that these hosts name."""
+    """Return the latest leader of session number `session` that any of `hellos` names; None if none does."""
     found = [leader[1:] for hello in hellos if (leader := hello.leader) is not None and leader[0] == session]
     return Voter(*max(found)[1:]) if found else None
 
@@ -218,10 +220,10 @@ WAY_SECONDS = 10.0
 
 
 def open_router(place: HostPlace, terms: HostTerms) -> Router:
-    """Listen, and let the others know where.
+    """Listen at the address of this host, tell the other hosts which it is, and return the router of accepted links.
 
     Raises:
-        UserError: the address is not one of this host, or taken.
+        UserError: the address is not one of this host, or is in use.
     """
     life = secrets.token_hex(8)  # tells this process from a later one
     hello, options = {**identity(place.ranks[0]), "life": life}, LinkOptions(terms.encrypt)
@@ -287,7 +289,7 @@ class PendingJoins:
                 pass
 
     def next(self, seconds: float = 0.0) -> MonitoredLink | None:
-        """Return the next, if there is one within so many seconds."""
+        """Return the link to the next host that has come, if one comes within `seconds`; else None."""
         with suppress(Empty):
             self._early.append(self._monitored.get(timeout=seconds) if seconds else self._monitored.get_nowait())
         for number, monitored in enumerate(self._early):

@@ -48,20 +48,20 @@ from roundelay.runtime.launch.world import HostPlace
 from roundelay.runtime.messages import Dialect, Message
 
 ASKED_SECONDS = 2.0
-"""Seconds after which it is asked again where the first host is, and whether to look for it any longer."""
+"""Interval at which a host that looks for the first host asks where it is, and whether to look any longer."""
 LEADS_AGAIN_SECONDS = 0.2
 """Interval at which a host is asked again whether it leads."""
 
 
 class HostAgent(ABC):
-    """Agent of this host.
+    """Agent of this host: its side of the link to the host that leads.
 
     Args:
-        listener: this host's.
-        links: of this host, for its learners' exchanges and means with others.
-        dialect: messages of the host that leads.
-        session: the number of the session to which it comes (`PendingJoins`).
-        wake: called from the thread of the link when a message was heard, or no more will be.
+        listener: the listener of this host.
+        links: the links of this host for its learners' exchanges and means with others.
+        dialect: messages that the host that leads may send.
+        session: number of the session that this host joins (`PendingJoins`).
+        wake: called from the thread of the link when a message was heard, or the link is gone.
     """
 
     def __init__(
@@ -97,16 +97,17 @@ class HostAgent(ABC):
         stays: bool = False,
         lasts: StartWait | None = None,
     ) -> MonitoredLink:
-        """Return a link to the first host, sought for so many seconds, on which this host has introduced itself.
+        """Return a link to the first host, over which this host has introduced itself.
 
         Args:
+            seconds: how long the first host is looked for.
             other: address and lowest rank of another host that leads in its place.
-            stays: this host has taken part before, under another that led.
-            lasts: looked at every other second.
+            stays: True if this host has taken part before, under another leader.
+            lasts: the wait of which the user is told.
 
         Raises:
-            LinkTimeout: it does not answer.
-            UserError: another process does.
+            LinkTimeout: the first host does not answer in time.
+            UserError: another process answers at its address.
         """
         place, terms, deadline = self._place, self._terms, wall_clock() + seconds
         ranks, life = (place.ranks[0], len(place.ranks)), str(self._listener.hello.get("life", ""))
@@ -147,14 +148,14 @@ class HostAgent(ABC):
             return MonitoredLink(link, terms.host_patience)
 
     def _follow(self, link: MonitoredLink) -> None:
-        """Hear the host that leads, over this link to it."""
+        """Receive messages of the host that leads over `link` from now on."""
         self.link, self._orders = link, SimpleQueue()
         self._lost, self._over, self._generation = "", None, -1
         link.beat()
         link.listen(self._dialect, self._hear, self._gone)
 
     def _say_built(self) -> None:
-        """Say that the learners of this host are there, and with which row they would begin."""
+        """Tell the host that leads that the learners of this host are built, and with which row they would begin."""
         found = self._learners
         initial = fingerprint(found.arena.vector("row", self._place.ranks[0]))
         self._send(Built(found.parameters, initial, found.shards))
@@ -171,7 +172,7 @@ class HostAgent(ABC):
         self._wake()
 
     def _readings(self) -> Iterator[Reading]:
-        """Yield readings of all links of this host."""
+        """Yield the traffic readings of all links of this host."""
         if self.link is not None:
             yield self.hosts.leader, self.link.link.sent_bytes, self.link.link.received_bytes, 0.0
         yield from self._links.readings()
@@ -184,7 +185,7 @@ class HostAgent(ABC):
     # Messages heard ---------------------------------------------------------------------------------------------------
 
     def _hear(self, message: Message) -> None:
-        """Take a message that must not wait, on the thread of the link; keep others for later."""
+        """Handle a message that must not wait, on the thread of the link; queue others for later."""
         match message:
             case Piece():
                 bulk.take_piece(self._learners.arena, message, self._place.ranks, self._beside)
@@ -203,7 +204,7 @@ class HostAgent(ABC):
 
     @abstractmethod
     def _heard(self, message: Message) -> bool:
-        """Take another kind of message that must not wait; False: it may."""
+        """Handle a message of a further kind that must not wait; return False if it may wait, and was not handled."""
 
     def _hear_who_lives(self, living: Living) -> None:
         if living.generation <= self._generation:
@@ -222,10 +223,10 @@ class HostAgent(ABC):
     # Orders -----------------------------------------------------------------------------------------------------------
 
     def _obey(self, order: Message) -> bool:
-        """Do an order of the host that leads; False: it is for others to do.
+        """Carry out an order of the host that leads; return False if the order is of a kind for the caller.
 
         Raises:
-            UserError: this host cannot reach others.
+            UserError: this host cannot reach the others.
         """
         match order:
             case Welcome():
@@ -245,7 +246,7 @@ class HostAgent(ABC):
         return True
 
     def _give(self, order: Give) -> None:
-        """Send vectors of learners of this host."""
+        """Send the vectors that `order` names, of learners of this host, to the host that leads."""
         assert self.link is not None
         ranks = [rank for rank in self._place.ranks if rank in order.rows]
         try:

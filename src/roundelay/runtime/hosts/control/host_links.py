@@ -23,7 +23,7 @@ DIAL_SECONDS = 1.0
 
 
 class Placed(Message):
-    """A link for mixes is in its place."""
+    """Message that a link for mixes is in use at the sender's end."""
 
 
 class PeerLinks:
@@ -32,12 +32,12 @@ class PeerLinks:
     that was lost and comes back dials all others, for mixes; other chains are made where hosts are lost anyway.
 
     Args:
-        hosts: the ranks of each, in rank order; this one is number `host` of them.
-        patience: how long hosts are; links are more patient, for it is not for them to say that a host is dead.
+        hosts: the ranks of each host, in rank order; this one is number `host` of them.
+        patience: seconds of silence after which a host counts as dead; these links wait longer, and never decide that.
         largest: bytes of a vector.
-        mixes: is there to be a link to every other host?
-        encrypts: is the traffic on the links encrypted?
-        session: its number: links of an earlier one, at the same router, may come late.
+        mixes: True for a link to every other host.
+        encrypts: True to encrypt the traffic on the links.
+        session: number of the session: links of an earlier one, at the same router, may come late.
     """
 
     def __init__(
@@ -66,7 +66,7 @@ class PeerLinks:
 
     @property
     def chain(self) -> Mapping[int, Link]:
-        """By host: the one before, the one after, in the chain of all."""
+        """Links by host: to the hosts before and after this one in the chain of all hosts."""
         return {host: link for host, (number, link) in self._chains.items() if number == ALL_HOSTS}
 
     def _take(self, link: Link) -> None:
@@ -82,7 +82,7 @@ class PeerLinks:
             link.say(Placed())
 
     def _place(self, hello: PeerHello, host: int, link: Link) -> None:
-        """Put a link to a host in the place of another; not that for an earlier chain, which may come late."""
+        """Use `link` to `host` in the place of an earlier one; drop a late link for an earlier chain."""
         link.patience, link.largest = self._patience, self._largest
         with self._lock:
             newest, old = self._chains.get(host, (hello.number, None))
@@ -97,12 +97,15 @@ class PeerLinks:
                 old.close()
 
     def dial(self, addresses: Sequence[Address], secret: bytes, seconds: float, again: bool = False) -> None:
-        """Connect to the hosts before this one that it is to have links to, and wait for those after it; `again`:
-        connect to all that have an address here, but for those that are lost meanwhile, since this host was.
+        """Connect to the hosts before this one, and wait for links from those after it.
+
+        Args:
+            addresses: of all hosts; port 0 where a host is lost.
+            again: True if this host was lost: it connects to all hosts that have an address, except those lost since.
 
         Raises:
-            LinkError: one of those lives and does not answer.
-            TimeoutError: one of these did not come within `seconds`; says which.
+            LinkError: a host that this one connects to lives and does not answer.
+            TimeoutError: a host after this one did not connect within `seconds`; says which.
         """
         self._secret, self._seconds = secret, seconds
         self.addresses = (again and self.addresses) or addresses
@@ -125,11 +128,11 @@ class PeerLinks:
     def _reach(
         self, role: str, number: ChainNumber, host: int, each: float, check: Callable[[], None] = lambda: None
     ) -> Link | None:
-        """Return a link to a host, in its place; None: it is lost meanwhile. `check` is called before each attempt,
-        which takes at most `each` seconds.
+        """Connect to `host`, and return the link, which is in use from then on; None: the host is lost meanwhile.
+        `check` is called before each attempt, which takes at most `each` seconds.
 
         Raises:
-            LinkError: it lives, and does not answer; and the errors of `check`.
+            LinkError: the host lives and does not answer; errors of `check` are raised, too.
         """
         hello = PeerHello(role, self.host, number, self._session)
         address, deadline = self.addresses[host], wall_clock() + self._seconds
@@ -161,11 +164,11 @@ class PeerLinks:
         return None
 
     def open_chain(self, ends: ChainEnds) -> tuple[Link | None, Link | None]:
-        """Connect to the hosts before and after this one in a chain of some of the hosts.
+        """Return links to the hosts before and after this one in a chain of some hosts; None at an end.
 
         Raises:
-            LinkError: the one before does not answer, or is lost.
-            TimeoutError: the one after does not come.
+            LinkError: the host before does not answer, or is lost.
+            TimeoutError: the host after does not connect in time.
         """
         before: Link | None = None
         if ends.before is not None:
@@ -182,7 +185,7 @@ class PeerLinks:
         return before, None if ends.after is None else self._chains[ends.after][1]
 
     def readings(self) -> Iterator[Reading]:
-        """Yield readings of each link."""
+        """Yield the traffic reading of each link."""
         with self._lock:
             yield from [*self._past, *((host, one.sent_bytes, one.received_bytes, 0.0) for host, one in self._links())]
 
@@ -197,11 +200,11 @@ class PeerLinks:
 
 @final
 class HostLinks:
-    """Links of one host. Exchanges are open to others once `endpoint` is; links for means and mixes, under a
-    synchronous strategy, once the hosts have met.
+    """Links of one host for exchanges, means and mixes. Exchanges are open to others once `endpoint` is; links for
+    means and mixes, under a synchronous strategy, once the hosts have met.
 
     Raises:
-        UserError: means are to be taken by a library that is not here.
+        UserError: the library that is to take means is not on this host.
     """
 
     def __init__(self, place: HostPlace, terms: HostTerms, router: Router, strategy: Strategy) -> None:
@@ -220,7 +223,8 @@ class HostLinks:
         self._trouble: tuple[float, str] | None = None  # the first with a link in this part of a segment, and when
 
     def settle(self, host: int, hosts: Sequence[Sequence[int]], parameters: int) -> None:
-        """Settle, when all have come: this is number `host` of `hosts`, which have these learners."""
+        """Fix the numbers of hosts once all have come: this one is number `host` of `hosts`, each the ranks of a host;
+        a row has so many `parameters`."""
         self.endpoint.settle(host, hosts)
         if self._synchronous:
             terms, largest = self._terms, 4 * parameters
@@ -228,10 +232,10 @@ class HostLinks:
             self._peers = PeerLinks(self._router, hosts, host, *own)
 
     def meet(self, addresses: Sequence[Address], again: bool = False) -> None:
-        """Connect to all other hosts, under a synchronous strategy; `again`: they have met, and this one was lost.
+        """Connect to all other hosts, under a synchronous strategy; `again`: they met before, and this one was lost.
 
         Raises:
-            LinkError, TimeoutError: one cannot be reached, or does not come.
+            LinkError, TimeoutError: a host cannot be reached, or does not connect in time.
         """
         if self._peers is not None:
             self._peers.dial(addresses, self._place.secret, self._terms.patience_seconds, again)
@@ -243,8 +247,9 @@ class HostLinks:
         self.endpoint.peers(addresses, hosts)
 
     def begin_part(self, arena: Arena, part: int) -> None:
-        """Begin a part of a segment, whose number no other part has: learners of this host, none of whom has begun it,
-        take means with those of others, under a synchronous strategy. One that still runs ends."""
+        """Begin part number `part` of a segment, before any learner of this host does: under a synchronous strategy
+        they take means with those of other hosts. A part that still runs ends first. No two parts have the same
+        number."""
         self.end_part()
         arena.sequences.begin_part()
         self._trouble, links = None, self._peers
@@ -259,14 +264,13 @@ class HostLinks:
         self._means.start()
 
     def end_part(self) -> None:
-        """End the part of a segment: learners of this host have. Safe to call twice."""
+        """End the part of a segment, once the learners of this host have ended it. Safe to call twice."""
         if self._means is not None:
             self._means.stop()
             self._means = None
 
     def _group(self, links: PeerLinks) -> GroupOptions | None:
-        """Return options of means by a process group; None: they do not go by one. The library listens where the links
-        are."""
+        """Return options of means by a process group, which listens where the links do; None: means go another way."""
         library, others = self._terms.library(self._terms.on_gpus), list(links.mix_links.values())
         if library is None or not others:
             return None
@@ -282,7 +286,7 @@ class HostLinks:
         matters only if it lasts.
 
         Raises:
-            RuntimeError: an exchange has failed.
+            RuntimeError: an exchange has failed by an unexpected error.
             TimeoutError: hosts cannot reach each other; says the reason.
         """
         if self.endpoint.error:
@@ -291,13 +295,13 @@ class HostLinks:
             raise TimeoutError(f"hosts cannot reach each other ({self._trouble[1]})")
 
     def readings(self) -> Iterator[Reading]:
-        """Yield readings of the links for means and exchanges."""
+        """Yield the traffic readings of the links for means, mixes and exchanges."""
         yield from self.endpoint.readings()
         if self._peers is not None:
             yield from self._peers.readings()
 
     def close(self) -> None:
-        """Close: no means, and no mixes, any more. Safe to call twice."""
+        """Close all links of this host: no more means, mixes or exchanges. Safe to call twice."""
         self.end_part()
         if self._peers is not None:
             self._peers.close()

@@ -19,14 +19,15 @@ from roundelay.runtime.launch.world import HostPlace
 
 @final
 class Leading:
-    """Leadership of a host that leads, or wants to. No other can take its place where the strategy does not allow it;
-    then it leads as long as it lives.
+    """Leadership of a host that leads a session, or wants to. Where the strategy allows no other leader, the host leads
+    as long as it lives.
 
     Args:
-        session: its number.
-        needs_lease: another may lead in its place.
-        ring: called when it may begin to lead, or must no longer.
-        views: in force, as a host that wants to lead has heard last; none for the first leader.
+        listener: names the leader to hosts that ask.
+        session: number of the session.
+        needs_lease: True if another host may lead in its place.
+        ring: called when this host may begin to lead, or must lead no longer.
+        views: views in force, as a host that wants to lead has heard last; none for the first leader.
         ended: lives of processes that have surely ended.
     """
 
@@ -57,11 +58,11 @@ class Leading:
 
     @property
     def own(self) -> Voter:
-        """This host."""
+        """Voter of this host."""
         return Voter(self._place.ranks[0], self._life, self._listener.address)
 
     def begin(self, hosts: HostMembership) -> None:
-        """Lead from now on: all have come that are not lost."""
+        """Lead from now on, when all of `hosts` have come that are not lost."""
         if not self._needs_lease:
             return
         with self._gate:
@@ -79,7 +80,7 @@ class Leading:
         """Check that this host still leads.
 
         Raises:
-            UserError: most of the others may follow another by now.
+            UserError: more than half of the hosts may follow another leader by now.
         """
         if self._lease is not None and self._lease.leads and not self.holds():
             raise UserError(
@@ -89,14 +90,14 @@ class Leading:
             )
 
     def holds(self) -> bool:
-        """Return True if it might lead, if it wants to."""
+        """Return True if this host may lead now."""
         with self._gate:
             return self._lease is None or self._lease.holds(boot_clock())
 
     # Other hosts ------------------------------------------------------------------------------------------------------
 
     def came(self, remote: RemoteHost, hosts: HostMembership) -> None:
-        """Note that a host takes part from now on."""
+        """Note that host `remote` takes part from now on."""
         if self._lease is None:
             return
         if self._lease.leads:
@@ -113,20 +114,20 @@ class Leading:
             return Leads(boot_clock(), self._lease.views)
 
     def heard(self, remote: RemoteHost, message: LeaderHeard) -> None:
-        """Note that a host has heard a heartbeat."""
+        """Note that host `remote` has heard the heartbeat that `message` names."""
         if self._lease is not None:
             with self._gate:
                 self._lease.heard(remote.hello.life, message.sent, message.seen, boot_clock())
 
     def stays(self, views: Views) -> None:
-        """Note that a host has come that followed another leader, and has heard of these views."""
+        """Note that a host has come that followed another leader, and had heard of `views`."""
         if self._lease is not None:
             with self._gate:
                 self._lease.learn(views)
 
     def left(self, remote: RemoteHost, hosts: HostMembership, emptied: bool) -> None:
-        """Note that a host is lost; `emptied`: its learners had all gone before, so no learner there follows
-        anything."""
+        """Note that host `remote` is lost; `emptied`: all its learners had gone before, so its process counts as
+        ended."""
         if self._lease is None or not self._lease.leads:
             return
         voter = _voter(remote)
@@ -143,7 +144,7 @@ class Leading:
             self._lease.change([self.own, *map(_voter, hosts.inside())], boot_clock())
 
     def _ask_after(self, voter: Voter) -> None:
-        """Learn whether its process has ended, on a thread: that may take a while."""
+        """Find out, on a thread, if the process of `voter` has ended, and note it in the lease."""
 
         def ask() -> None:
             state = look_for(voter, self._place, self._terms)

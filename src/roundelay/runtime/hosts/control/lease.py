@@ -24,13 +24,13 @@ from typing import final
 from roundelay.runtime.messages import Address
 
 ViewNumber = tuple[int, int]
-"""(how many led before, how many views the leader had before)"""
+"""Number of a view: how many hosts led before, and how many views the leader had before."""
 
 
 @final
 @dataclass(frozen=True, order=True)
 class Voter:
-    """A process that speaks for a host."""
+    """Process that votes for a host."""
 
     rank: int  # the lowest of its host
     life: str  # tells the process from others that have spoken for that host
@@ -40,35 +40,35 @@ class Voter:
 @final
 @dataclass(frozen=True)
 class VoterView:
-    """The voters from some moment on, in the order of their ranks."""
+    """Voters from some moment on, in the order of their ranks."""
 
     number: ViewNumber
     voters: tuple[Voter, ...]
 
     @property
     def lives(self) -> frozenset[str]:
-        """Lives of all voters."""
+        """Lives of all voters of the view."""
         return frozenset(voter.life for voter in self.voters)
 
 
 Views = tuple[VoterView, ...]
-"""Those in force, the oldest first."""
+"""Views in force, the oldest first."""
 
 
 def newest(*views: Views) -> Views:
-    """Return the newest of the views that several hosts have heard."""
+    """Return the newest of `views`, each of which one host has heard."""
     return max((one for one in views if one), key=lambda one: (one[-1].number, one[0].number), default=())
 
 
 def may_win(views: Views, without: Iterable[str]) -> bool:
-    """Return True if a host could lead to which all voters come except those `without`."""
+    """Return True if a host may lead when all voters of `views` follow it except those of the lives `without`."""
     lost = {*without}
     return bool(views) and all(2 * len(view.lives - lost) > len(view.lives) for view in views)
 
 
 @final
 class Promise:
-    """Promise of a host that follows: to follow no other for `seconds` after it has heard of the leader."""
+    """Promise of a host to follow no other leader for `seconds` after it has heard the present one."""
 
     def __init__(self, seconds: float) -> None:
         self._seconds = seconds
@@ -78,18 +78,19 @@ class Promise:
         """The moment until which it follows no other."""
 
     def heard(self, views: Views, now: float) -> None:
-        """Note a heartbeat of the leader, with these views."""
+        """Note that a heartbeat of the leader with `views` was heard at `now` seconds."""
         self.views, self.until = newest(self.views, views), now + self._seconds
 
 
 @final
 class Lease:
-    """Lease of one host.
+    """Lease of one host: its right to lead the session.
 
     Args:
-        own: the life of its process.
-        views: in force, as far as it knows.
-        leads: it is the first leader; False: it wants to lead in the place of another.
+        own: the life of the host's process.
+        seconds: how long a voter follows no other host after it has heard a heartbeat.
+        views: views in force, as far as the host knows.
+        leads: True for the first leader; False if the host wants to lead in the place of another.
     """
 
     def __init__(self, own: str, seconds: float, views: Views, now: float, leads: bool) -> None:
@@ -102,29 +103,29 @@ class Lease:
             self._until = {life: now + seconds for view in views for life in view.lives}
 
     def heard(self, life: str, sent: float, seen: ViewNumber, now: float) -> None:
-        """Note that a voter has heard the heartbeat sent then, and of that view."""
+        """Note that voter `life` has heard the heartbeat sent at `sent` seconds, and of views up to `seen`."""
         if sent <= now:
             self._until[life] = max(self._until.get(life, 0.0), sent + self._seconds)
         self._seen[life] = max(self._seen.get(life, seen), seen)
         self._retire()
 
     def ended(self, life: str, now: float) -> None:
-        """Note that the process of a voter has surely ended."""
+        """Note that the process of voter `life` has surely ended."""
         if not self.leads or self.holds(now):  # a vote given before its process ended still counts
             self._ended.add(life)
 
     def learn(self, views: Views) -> None:
-        """Note that another host, which comes to this one that wants to lead, has heard of these views."""
+        """Note that a host which comes to this one, that wants to lead, has heard of `views`."""
         if not self.leads:
             self.views = newest(self.views, views)
 
     def begin(self, voters: Iterable[Voter], now: float) -> None:
-        """Lead from now on, with these voters, which the lease allows."""
+        """Lead from now on, with `voters`; call it only while the lease is held."""
         self.leads, (term, _) = True, self.views[-1].number
         self._append(VoterView((term + 1, 0), tuple(sorted(voters))), now)
 
     def change(self, voters: Iterable[Voter], now: float) -> None:
-        """Let these voters vote from now on, if this host holds the lease. New ones among them follow no host yet."""
+        """Let `voters` vote from now on, if this host holds the lease. New ones among them follow no host yet."""
         term, number = self.views[-1].number
         self._append(VoterView((term, number + 1), tuple(sorted(voters))), now)
 
@@ -136,7 +137,7 @@ class Lease:
             self._retire()
 
     def holds(self, now: float) -> bool:
-        """Return True if this host leads, or might, if it wants to."""
+        """Return True if this host may lead at `now` seconds: enough voters follow no other host."""
         mine = {self._own, *(life for life, until in self._until.items() if until > now)}
         enough = self._enough if self.leads else self._more
         found = not self._over and bool(self.views) and all(enough(view.lives, mine) for view in self.views)

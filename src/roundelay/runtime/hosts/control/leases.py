@@ -5,7 +5,7 @@ A minibatch is leased to one host at a time. That host reports the minibatches t
 with their counts; only then is the lease settled. When a host dies, its leases that are not settled are drawn again by
 others, and its counts for the rest stay: so every minibatch of an epoch is counted exactly once.
 
-Division of an epoch between hosts of which some have only some shards of the training examples.
+This file also divides an epoch between hosts of which some have only some shards of the training examples.
 
 Where all hosts have the same shards nothing is divided: all draw from one order, as without shards. Else every host
 draws from an order of its own shards. A shard that several have is trained by one of them: shards are given out one by
@@ -45,7 +45,7 @@ SHORTEST_LOOK_SECONDS, LONGEST_LOOK_SECONDS = 2e-3, 0.05
 """Bounds of the interval at which a host looks at its prefetched leases: a quarter of a minibatch. A host whose
 learners need all of its cores has none to spare for looking."""
 AHEAD_SECONDS = 0.02
-"""Prefetched leases are to last so much longer than a round trip to the coordinator."""
+"""Seconds that prefetched leases are to last beyond a round trip to the coordinator."""
 
 
 @final
@@ -53,8 +53,9 @@ class LeaseSource:
     """Minibatches in the order in which they are drawn: those of all learners, or of the learners of one host.
 
     Args:
-        ranks: of the learners.
-        first_round, end_round: of the segment.
+        plan: the epoch.
+        ranks: ranks of the learners.
+        first_round, end_round: the first round of the segment, and the round after its last.
     """
 
     def __init__(self, plan: EpochPlan, ranks: range, first_round: int, end_round: int) -> None:
@@ -64,21 +65,21 @@ class LeaseSource:
 
     @property
     def next(self) -> int:
-        """The first minibatch never drawn."""
+        """Index of the first minibatch never drawn."""
         return self._index(self._at)
 
     @property
     def reached(self) -> int:
-        """Rounds of which minibatches were drawn."""
+        """Number of rounds of which minibatches were drawn."""
         return -(-self._at // len(self._ranks))
 
     @property
     def left(self) -> bool:
-        """Is there anything to draw?"""
+        """True if there is a minibatch to draw."""
         return bool(self.returned) or self._at < self._end
 
     def draw(self) -> int | None:
-        """Return the next; those given back come first. None: it is empty, as those of a last round may be."""
+        """Return the index of the next minibatch, first of those given back; None: it is empty, at an epoch's end."""
         if self.returned:
             return self.returned.popleft()
         batch = self._plan.piece(self._index(self._at))
@@ -86,7 +87,7 @@ class LeaseSource:
         return batch.index if batch.frames else None
 
     def stop(self, round_: int) -> None:
-        """Let no host draw from `round_` and later ones."""
+        """Let no minibatch of `round_` or a later round be drawn."""
         self._end = min(self._end, round_ * len(self._ranks))
 
     def _index(self, at: int) -> int:
@@ -113,23 +114,23 @@ class Leases:
 
     @property
     def next(self) -> int:
-        """The first minibatch never drawn; of several sources the one that was drawn from most."""
+        """Index of the first minibatch never drawn, in the source from which most were drawn."""
         if len(self._sources) == 1:
             return self._sources[0].next
         return max(source.reached for source in self._sources) * self._plan.learners
 
     @property
     def left(self) -> bool:
-        """Is there anything to draw, for any host?"""
+        """True if there is a minibatch to draw for any host."""
         return any(source.left for source in self._sources)
 
     def left_for(self, hosts: Iterable[int]) -> bool:
-        """Return True if there is anything to draw for one of these hosts."""
+        """Return True if there is a minibatch to draw for one of `hosts`."""
         return any(self._source(host).left for host in hosts)
 
     def draw(self, host: int, wanted: int) -> tuple[list[int], bool]:
-        """Draw up to so many for `host`, at most PREFETCH; those given back by others come first. Return them, and True
-        if there are more."""
+        """Draw up to `wanted` minibatches for `host`, at most PREFETCH; those given back by others come first. Return
+        their indices, and True if there are more."""
         with self._lock:
             found: list[int] = []
             source = self._source(host)
@@ -140,31 +141,30 @@ class Leases:
             return found, source.left
 
     def settle(self, host: int, trained: Collection[int]) -> None:
-        """Note that `host` has trained these minibatches."""
+        """Note that `host` has trained the minibatches of indices `trained`."""
         with self._lock:
             held = self._held.setdefault(host, set())
             self._settled[host] += len(held.intersection(trained))
             held.difference_update(trained)
 
     def settled(self, host: int) -> int:
-        """Return minibatches that `host` has trained."""
+        """Return the number of minibatches that `host` has trained."""
         return self._settled[host]
 
     def give_back(self, host: int) -> int:
-        """Let all that `host` has drawn and not trained be drawn again; return how many minibatches these are."""
+        """Let all minibatches that `host` has drawn and not trained be drawn again; return how many these are."""
         with self._lock:
             held = self._held.pop(host, set())
             self._source(host).returned.extend(sorted(held))
             return len(held)
 
     def lose(self, host: int) -> int:
-        """Take `host` for lost; return minibatches of its that others draw again. Where it draws from its own share,
-        there are none."""
+        """Give back the minibatches of a lost `host`; return how many others draw: 0 if it draws from its own share."""
         returned = self.give_back(host)
         return 0 if self._plan.shares else returned
 
     def stop(self, stop_round: Callable[[int], int]) -> None:
-        """End after the last round begun, or its block."""
+        """End the segment before the round that `stop_round` returns, given the number of rounds drawn from."""
         with self._lock:
             end = stop_round(max(source.reached for source in self._sources))
             for source in self._sources:
@@ -175,10 +175,12 @@ class Leases:
 
 
 class PrefetchedLeases:
-    """A host's share of the queue, kept filled on a thread of its own while a part of a segment runs.
+    """Leases of minibatches that a host has in stock for its learners, kept filled by a thread while a part of a
+    segment runs.
 
     Args:
-        ask: ask the coordinator for so many; it answers by `fill`.
+        here: ranks of this host's learners.
+        ask: asks the coordinator for a number of leases; the answer comes by `fill`.
     """
 
     def __init__(self, arena: Arena, here: Sequence[int], ask: Callable[[int], None]) -> None:
@@ -190,11 +192,11 @@ class PrefetchedLeases:
         self._thread = threading.Thread(target=self._keep, daemon=True, name="prefetch")
 
     def start(self) -> None:
-        """Begin to ask."""
+        """Start the thread that asks for leases."""
         self._thread.start()
 
     def fill(self, indices: Sequence[int], more: bool) -> None:
-        """Take an answer of the coordinator."""
+        """Add the minibatches `indices`, leased to this host by the coordinator; `more`: it has more."""
         with self._lock:
             if not self._ended.is_set():
                 self._open.update(indices)
@@ -233,8 +235,8 @@ class PrefetchedLeases:
             self._thread.join()
 
     def report(self) -> dict[str, Any] | None:
-        """Return minibatches trained since the last report, `settled`, and all that learners have counted, `counts`: of
-        one moment. None: just now a learner is dead that had not finished counting."""
+        """Return, of one moment, `settled`, the minibatches trained since the last report, and `counts`, all that the
+        learners have counted. None: a learner has just died that had not finished counting."""
         with self._lock:
             with self._arena.queue_lock:
                 found = _of_one_moment(self._arena, self._here)
@@ -247,16 +249,16 @@ class PrefetchedLeases:
 
 
 def counted(arena: Arena, ranks: Sequence[int]) -> dict[str, Any]:
-    """Return all counts of `ranks`, for JSON."""
+    """Return all counts of learners `ranks`, for JSON."""
     return {name: table[list(ranks)].tolist() for name, table in vars(arena.counts).items()}
 
 
 def enter(counts: Counts, ranks: Sequence[int], found: dict[str, Any], base: Counts | None = None) -> None:
-    """Write counts that `counted` found, in addition to `base`, into the table of all learners' counts: all of them, or
-    none.
+    """Write the counts `found`, which `counted` returned on another host, plus `base`, into the table of all learners'
+    counts: all of them, or none.
 
     Raises:
-        InvalidMessage: `found` is no such thing.
+        InvalidMessage: `found` lacks counts, or has some of another shape or type.
     """
     values = {name: table(found.get(name), one[list(ranks)]) for name, one in vars(counts).items()}
     for name, one in vars(counts).items():
@@ -290,7 +292,7 @@ def _of_one_moment(arena: Arena, ranks: Sequence[int]) -> tuple[dict[str, Any], 
 @final
 @dataclass(frozen=True)
 class HostShards:
-    """A host's shards."""
+    """Shards of the training examples on one host."""
 
     learners: int  # number of its learners
     examples: Sequence[int]  # in every shard, -1 where the host has it not; none: its corpus is not in shards
@@ -313,7 +315,7 @@ def disagreement(ours: Sequence[int], theirs: Sequence[int], here: str, there: s
 
 
 def shares_of(hosts: Sequence[HostShards]) -> tuple[Share, ...]:
-    """Return the share of every host in an epoch; none where all have the same shards.
+    """Return the share of every host in an epoch; an empty tuple where all have the same shards.
 
     Raises:
         UserError: no host that takes part has anything to train.
@@ -343,11 +345,11 @@ def task_in_common(task: Task, orders: SimpleQueue[Message], check: Callable[[],
     """Return the task of this host with the first host's measurements on its examples, which may be others.
 
     Args:
-        orders: messages of the first host.
-        check: raises, when there is no reason to wait any more.
+        orders: queue of messages of the first host.
+        check: raises an error when there is no reason to wait any more.
 
     Raises:
-        UserError: the first host has not said for so many seconds.
+        UserError: the first host has not sent its measurements within `seconds`.
     """
     for _ in range(math.ceil(seconds / LOOK_SECONDS)):
         check()
@@ -360,10 +362,10 @@ def task_in_common(task: Task, orders: SimpleQueue[Message], check: Callable[[],
 
 @final
 class Division:
-    """The division of the running epoch.
+    """Division of the running epoch between hosts.
 
     Args:
-        hosts: asked, when an epoch begins, for all of them in rank order.
+        hosts: called when an epoch begins; returns the shards of all hosts, in rank order.
     """
 
     def __init__(self, hosts: Callable[[], Sequence[HostShards]]) -> None:
@@ -371,10 +373,10 @@ class Division:
         self._now: tuple[int, tuple[Share, ...]] = (-1, ())
 
     def divided(self, plan: EpochPlan) -> EpochPlan:
-        """Return the plan with the shares of its epoch.
+        """Return the plan of an epoch, with the share of every host.
 
         Raises:
-            UserError: there is nothing to train.
+            UserError: no host that takes part has anything to train.
         """
         if self._now[0] != plan.epoch:
             self._now = plan.epoch, shares_of(self._hosts())
@@ -384,7 +386,7 @@ class Division:
         return dataclasses.replace(plan, examples=sum(share.examples for share in shares), shares=shares)
 
     def has_its_share(self, host: int, examples: Sequence[int]) -> bool:
-        """Return True if a host that comes back with these shards has all its examples of this epoch. One that joins a
-        run whose epochs are divided between shards has no share."""
+        """Return True if a host that comes back, with `examples` in every shard, has all its examples of this epoch.
+        One that joins a run whose epochs are divided between shards has no share."""
         shares = self._now[1]
         return not shares or (host < len(shares) and all(examples[number] >= 0 for number in shares[host].shards))

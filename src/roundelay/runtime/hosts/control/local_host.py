@@ -25,10 +25,10 @@ from roundelay.runtime.procs.processes import Deaths
 
 @final
 class LocalHost:
-    """The host, which listens from now on, and has learners after `start`.
+    """This host of a run, which listens from now on, and has learners after `start`.
 
     Args:
-        ask: asks the coordinator for so many leases, for `prefetch`.
+        ask: asks the coordinator for a number of leases of minibatches, for `prefetch`.
     """
 
     def __init__(self, cluster: Cluster, place: HostPlace, terms: HostTerms, ask: Callable[[int], None]) -> None:
@@ -42,7 +42,7 @@ class LocalHost:
         """Leads the learners of this host, once they are started."""
 
     def start(self, task: Task) -> None:
-        """Start the learners of a task, which may have begun elsewhere."""
+        """Start the learners of this host for `task`, which may have begun elsewhere."""
         trace = self._terms.trace
         notes = NO_NOTES if trace is None else RecordedExchanges(trace, goes_on=True)
         open_endpoint = partial(self.links.endpoint.open, notes=notes)
@@ -56,14 +56,14 @@ class LocalHost:
         )
 
     def train(self, plan: SegmentPlan, number: int, living: Sequence[int], watch: Watch) -> None:
-        """Run part `number` (counted over the run) of a segment. Its links are for the caller to end.
+        """Run part `number` (counted over the run) of a segment; the caller ends the part of the links.
 
         Args:
-            living: ranks of all hosts that take part.
+            living: ranks, on all hosts, that take part.
             watch: looks at the learners of this host while they run.
 
         Raises:
-            LearnerDied, TimeoutError, RuntimeError: it cannot go on.
+            LearnerDied, TimeoutError, RuntimeError: the part cannot go on.
         """
         arena, prefetch = self.runtime.arena, None
         if not self._cluster.strategy.traits.synchronous:
@@ -88,14 +88,14 @@ class LocalHost:
             return max(int(arena.queue.rounds[rank]) for rank in self.runtime.here)
 
     def let_go(self, stop: int) -> None:
-        """Let them go on up to round `stop`."""
+        """Let the learners that `hold` has stopped go on up to round `stop`."""
         arena = self.runtime.arena
         with arena.queue_lock:
             arena.queue.stop_round[0] = min(int(arena.queue.stop_round[0]), stop)
             arena.queue.hold[0] = 0
 
     def close(self) -> None:
-        """Close: leave nothing running here. Safe to call twice."""
+        """Close links, and end all processes and threads of this host. Safe to call twice."""
         self.router.close()
         self.links.close()
         if hasattr(self, "runtime"):

@@ -34,7 +34,7 @@ from roundelay.runtime.procs.coordination import activity
 from roundelay.runtime.procs.memory.views import NONE
 
 LEAVES = "this host leaves"
-"""In the place of a reason: the other host is not lost, it goes on without this one."""
+"""Reason for the end of a link that says that the other host is not lost: it goes on without this one."""
 GOODBYE_SECONDS = 5.0
 """Seconds that the coordinator waits for the others to hear that the run has ended."""
 
@@ -55,13 +55,13 @@ class HostEvents:
 
 @final
 class HostMembership:
-    """All other hosts.
+    """All other hosts of a run or session, as the host that leads knows them.
 
     Args:
         local_runtime: the learners of this host; facts about the others are written into its arena.
-        links: of this host, for its learners' exchanges and means with others.
+        links: the links of this host for its learners' exchanges and means with others.
         arrivals: hosts that want to join.
-        events: heard from other hosts.
+        events: functions that are called when something happens to another host.
     """
 
     def __init__(
@@ -99,7 +99,7 @@ class HostMembership:
         """Counters of all links of this host."""
 
     def take_over(self, known: KnownHosts) -> None:
-        """Go on in the place of another, as all have heard of it last."""
+        """Go on in the place of another leader, from the hosts `known` that all have heard of from it last."""
         self.own, self.hosts, self._begun = known.own, [tuple(ranks) for ranks in known.ranks], True
         self._let_in = {*known.let_in}
         self._complete = self.takes_over = True
@@ -111,7 +111,7 @@ class HostMembership:
         other hosts, until hosts have links to each other. `stop` is called again and again meanwhile, and may raise.
 
         Raises:
-            UserError: some did not, or one disagrees about the run; names their ranks.
+            UserError: some hosts did not come, or one disagrees about the run; names their ranks.
             LinkError, TimeoutError: hosts do not reach each other.
         """
         self._gather(stop)
@@ -164,10 +164,11 @@ class HostMembership:
         )
 
     def _examine(self, monitored: MonitoredLink) -> RemoteHost | None:
-        """Return a host that has come and is one of this run's; None: its hello is malformed, and is counted as such.
+        """Return the host at the other end of a link, if it belongs to this run; None: its hello is malformed, and is
+        counted as such.
 
         Raises:
-            UserError: it is another run's; it is told why.
+            UserError: the host does not belong to this run; it is told why.
         """
         learners = self._local_runtime.cluster.learners
         try:
@@ -220,8 +221,8 @@ class HostMembership:
         threading.Thread(target=send, daemon=True, name=f"welcome {remote.host}").start()
 
     def _source(self, remote: RemoteHost) -> int:
-        """Return the learner whose state that host's learners are given: of this host, or, where all here are dead, one
-        that is mirrored."""
+        """Return the rank of the learner whose state the learners of host `remote` are given: one of this host, or,
+        where all here are dead, one that is mirrored."""
         local_runtime = self._local_runtime
         everybody = local_runtime.arena.liveness.living()
         living = [rank for rank in everybody if rank in local_runtime.here] or everybody
@@ -230,8 +231,8 @@ class HostMembership:
     def _sends(
         self, remote: RemoteHost, source: int | None, word: Callable[[dict[str, Any]], Message]
     ) -> Callable[[], None]:
-        """Return a call that sends a host the row and the memory of learner `source`, as they are now, for all of its
-        learners, and then a `word` with the numbers of theirs. None: the numbers alone."""
+        """Return a function that sends host `remote` the row and the memory of learner `source`, as they are now, for
+        all its learners, and then the message that `word` makes of their numbers. `source` None: that message alone."""
         arena, ranks = self._local_runtime.arena, list(remote.ranks)
         copy = {} if source is None else self._local_runtime.cluster_rows.copy(source)
         scalars = copy.pop("scalars").tolist() if source is not None else None
@@ -256,7 +257,7 @@ class HostMembership:
         trains.
 
         Raises:
-            UserError: the run has not begun, and cannot without that host.
+            UserError: the host is refused, and the run, which has not begun, cannot begin without it.
         """
         hosts = host_of(self._place.ranks), host_of(remote.ranks)
         why = disagreement(self._local_runtime.shards, remote.shards, *hosts)
@@ -269,14 +270,14 @@ class HostMembership:
         return not why
 
     def shards(self) -> list[HostShards]:
-        """Return shards of every host, in rank order."""
+        """Return the shards of every host, in rank order."""
         found = [HostShards(len(self._place.ranks), self._local_runtime.shards)]
         for _, remote in sorted(self._remotes.items()):
             found.append(HostShards(len(remote.ranks), remote.shards, remote.standing == "in"))
         return found
 
     def addresses(self) -> list[Address]:
-        """Return addresses that hosts listen at, in rank order; nowhere, ("", 0), where none is."""
+        """Return the addresses at which hosts listen, in rank order; ("", 0) in the place of a host that is lost."""
         found = [("", 0)] * len(self.hosts)
         found[self.own] = self._listener.address
         for remote in self.all():
@@ -286,15 +287,15 @@ class HostMembership:
     # Hosts and lives --------------------------------------------------------------------------------------------------
 
     def all(self) -> list[RemoteHost]:
-        """Return hosts that are not lost."""
+        """Return the other hosts that are not lost."""
         return [remote for remote in self._remotes.values() if remote.standing != "gone"]
 
     def inside(self) -> list[RemoteHost]:
-        """Return hosts that take part."""
+        """Return the other hosts that take part."""
         return [remote for remote in self._remotes.values() if remote.standing == "in"]
 
     def in_turn(self) -> list[RemoteHost]:
-        """Return hosts that take part, in the order in which they would lead when others are lost."""
+        """Return the other hosts that take part, in the order in which they would lead if those before were lost."""
         return sorted(self.inside(), key=lambda one: turn(self._let_in, one.host, one.hello.address))
 
     def _note_let_in(self) -> None:
@@ -341,7 +342,7 @@ class HostMembership:
         return tuple(found)
 
     def _heard(self, remote: RemoteHost, message: Message) -> None:
-        """Take a message, on the thread of that host's link."""
+        """Handle a message of host `remote`, on the thread of its link."""
         match message:
             case messages.Piece():
                 if remote.standing != "in":
@@ -368,7 +369,7 @@ class HostMembership:
                 self._events.message(remote, message)
 
     def _take_state(self, remote: RemoteHost, state: messages.HostState) -> None:
-        """Take a host's report of its learners, which comes a few times a second."""
+        """Store the report of host `remote` on its learners, which comes a few times a second."""
         arena, ranks = self._local_runtime.arena, list(remote.ranks)
         with self.gate:
             if remote.standing != "in":
@@ -382,7 +383,7 @@ class HostMembership:
             remote.ready = [rank for rank in state.ready if rank in remote.ranks]
 
     def evict(self, remote: RemoteHost, reason: str) -> None:
-        """Note that a host is lost."""
+        """Note that host `remote` is lost, for `reason`."""
         arena = self._local_runtime.arena
         with self.gate:
             if remote.standing == "gone":
@@ -464,10 +465,10 @@ class HostMembership:
             self._wait(remote, "that learners which take the place of dead ones take part")
 
     def _placed(self, had: Iterable[RemoteHost]) -> list[RemoteHost]:
-        """Return hosts that may have their places now, since those that `had` them are lost, or are the same process,
-        whose link was cut: it speaks on the second one. (A link that its other end gave up before it was through may
-        come after the one that was made in its place, and says nothing.) Who comes second waits until that is known: it
-        is refused once something is heard of the first that was said after it came."""
+        """Return the hosts that wait for a place and may have it now: the host that `had` the place is lost, or is the
+        same process, whose link was cut, and which speaks on its second link. (A link that its other end gave up may
+        come after the link made in its place, and says nothing.) The second host waits until that is known, and is
+        refused once the first has said something after the second came."""
         seconds, found = self._terms.host_patience / BEATS, list[RemoteHost]()
         for remote in [*self._placeless]:
             there = (one for one in (*had, *found) if one.standing != "gone")
@@ -488,7 +489,7 @@ class HostMembership:
         return found
 
     def _come_back(self, monitored: MonitoredLink) -> None:
-        """Look at a host that comes back, or joins; its place may be another's still."""
+        """Examine a host that comes back or joins; another host may still have its place, which it then waits for."""
         traits, label = self._local_runtime.cluster.strategy.traits, self._local_runtime.cluster.strategy.label
         with suppress(UserError):  # a host that is refused has been told why
             if (remote := self._examine(monitored)) is None:
@@ -505,12 +506,12 @@ class HostMembership:
             self._placeless.append(remote)
 
     def _begins_late(self, remote: RemoteHost) -> bool:
-        """Return True if a host begins in the middle. Who is started again before all were there takes its place as if
-        it came first, and who `stays` has begun."""
+        """Return True if host `remote` begins in the middle of the run. A host started again before all were there does
+        not: it counts as coming first. Nor does one that `stays`: it has begun."""
         return (self._complete or remote.ranks not in self.hosts) and not remote.hello.stays
 
     def _take_back(self, remote: RemoteHost) -> None:
-        """Let a host have its place, which no other has."""
+        """Give host `remote` its place among the hosts, which no other has now."""
         if remote.ranks not in self.hosts and {rank for host in self.hosts for rank in host} & {*remote.ranks}:
             self._refuse(remote, f"it comes with learners {remote.ranks}, but hosts have {self.hosts}")
             return
@@ -525,10 +526,10 @@ class HostMembership:
     # Questions --------------------------------------------------------------------------------------------------------
 
     def ask(self, message: Message, what: str) -> list[RemoteHost]:
-        """Ask all hosts that take part, and wait for their replies; return those that gave one.
+        """Send a message to all hosts that take part, and wait for their replies; return the hosts that take part then.
 
         Raises:
-            TimeoutError: one lives and does not reply; says to `what`.
+            TimeoutError: a host lives and does not reply; the error says `what` it has not said.
         """
         asked = self.inside()
         for remote in asked:
@@ -546,8 +547,12 @@ class HostMembership:
             )
 
     def close(self, why: str, signal: str = "") -> None:
-        """Tell all hosts that the run has ended: well, for a reason, or because a signal of this name was heard; let
-        the links go. Safe to call twice."""
+        """Tell all hosts that the run has ended, and close the links. Safe to call twice.
+
+        Args:
+            why: the reason; "" if the run has ended well.
+            signal: the name of the signal that has stopped it, or "".
+        """
         for remote in (*self.all(), *self._placeless):
             remote.tell(messages.End(why, signal))
         until(lambda: not self.all(), min(GOODBYE_SECONDS, self._terms.host_patience))
@@ -558,14 +563,14 @@ class HostMembership:
             monitored.close()
 
     def let_go(self) -> None:
-        """Leave the others without a word: their run goes on without this host."""
+        """Close all links without a message: the run of the others goes on without this host."""
         for remote in (*self.all(), *self._placeless):
             self.evict(remote, LEAVES)
 
     # For the records --------------------------------------------------------------------------------------------------
 
     def news(self) -> tuple[tuple[HostGone, ...], tuple[HostBack, ...]]:
-        """Return hosts that were lost, and hosts that came back, since this was asked last."""
+        """Return the hosts that were lost, and those that came back, since the last call."""
         with self.gate:
             found = tuple(self.lost), tuple(self.joined)
             self.lost, self.joined = [], []

@@ -12,7 +12,7 @@ from roundelay.runtime.procs.coordination.passes import Key, Passes
 
 
 class Built(Message):
-    """Learners are built: P, the fingerprint of the row they would begin with, and examples in every shard, or -1."""
+    """Message that learners are built: P, the fingerprint of their first row, and examples in every shard, or -1."""
 
     parameters: int
     initial: int
@@ -20,18 +20,18 @@ class Built(Message):
 
 
 class Prepared(Message):
-    """It has all it needs to take part."""
+    """Message that a host has all it needs to take part."""
 
 
 class Replied(Message):
-    """It has done the last request."""
+    """Message that a host has done what it was last asked for."""
 
     integers: dict[str, Any] | None = None
     reached: int = 0
 
 
 class HostState(Message, kind="state"):
-    """A look at its learners, a few times a second."""
+    """Report of a host on its learners, sent a few times a second."""
 
     said: HostActivity
     steps: tuple[int, ...]
@@ -40,31 +40,31 @@ class HostState(Message, kind="state"):
 
 
 class Keeps(Message):
-    """It keeps copies of checkpoints."""
+    """Message that a host keeps copies of checkpoints."""
 
 
 class StopAsked(Message, kind="interrupt"):
-    """A signal was heard there by which the run is to stop."""
+    """Message that a host has heard a signal by which the run is to stop."""
 
     signal: str
 
 
 class LeaderHeard(Message, kind="beat"):
-    """A heartbeat of the leader was heard: when it was sent, and the newest view in it."""
+    """Reply to a heartbeat of the leader: when that was sent, and the newest view in it."""
 
     sent: float
     seen: ViewNumber
 
 
 class Want(Message):
-    """It asks for leases of minibatches."""
+    """Request of a host for leases of `wanted` minibatches in a part of a segment."""
 
     part: int
     wanted: int
 
 
 class CountsReport(Message, kind="report"):
-    """Minibatches that are settled, and all that its learners have counted."""
+    """Report of a host on minibatches that it has trained since the last, and all that its learners have counted."""
 
     part: int
     settled: tuple[int, ...]
@@ -72,8 +72,8 @@ class CountsReport(Message, kind="report"):
 
 
 class HostAnswer(Message):
-    """A host's report at the end of a part of a segment, of all the segment so far; `rank` has died, if one has, `text`
-    is for people."""
+    """Report of a host at the end of a part of a segment, on all of the segment so far: the `problem`, in words as
+    `text`, and the `rank` that has died, or -1."""
 
     problem: Literal["", "died", "timeout", "error"] = ""
     text: str = ""
@@ -85,24 +85,24 @@ class HostAnswer(Message):
 
 
 class PartDone(HostAnswer, CountsReport, kind="done"):
-    """The last report of a part."""
+    """The last report of a host on a part of a segment."""
 
 
 # Of every host of a session -------------------------------------------------------------------------------------------
 
 
 class Back(Message):
-    """Learners have come back, and wait."""
+    """Message that learners of a host have come back, and wait to be let in."""
 
     ranks: tuple[Rank, ...]
 
 
 class Entered(Message):
-    """Learners that were let in live."""
+    """Message that the learners of a host that were let in live."""
 
 
 class DrawRequest(Message, kind="draw"):
-    """A learner asks for a minibatch of a pass; of those it drew before the last `keep` are not trained."""
+    """Request of a learner for a minibatch of a pass; of those it drew before, the last `keep` are not trained yet."""
 
     rank: Rank
     number: int
@@ -112,8 +112,8 @@ class DrawRequest(Message, kind="draw"):
 
 
 class Stays(Message):
-    """A host comes that followed another leader: minibatches given to its learners (rank, pass, number), the last
-    meeting that it has heard of, the views, and the version of the centre that each of its learners has read last."""
+    """Message of a host that followed another leader: minibatches given to its learners (rank, pass, number), the last
+    meeting and the views that it has heard of, and the version of the centre that each of its learners read last."""
 
     given: tuple[tuple[Rank, Key, int], ...]
     conducted: int
@@ -125,13 +125,13 @@ class Stays(Message):
 
 
 class Common(Message):
-    """Numbers that the first host has measured on its examples."""
+    """Numbers that the first host has measured on its examples, for all hosts."""
 
     numbers: tuple[Number, ...]
 
 
 class Welcome(Message):
-    """The number of this host, the ranks of each, and numbers of its rows."""
+    """Answer to a host that comes: its number, the ranks of each host, and the integers of its rows."""
 
     host: int
     hosts: tuple[tuple[Rank, ...], ...]
@@ -139,13 +139,13 @@ class Welcome(Message):
 
 
 class HostRefused(Message, kind="refused"):
-    """It cannot take part."""
+    """Message to a host that it cannot take part, and why."""
 
     why: str
 
 
 class Living(Message):
-    """Learners that live, addresses of hosts, and which of them were let in."""
+    """Learners that live, by rank, the addresses and ranks of hosts, and the numbers of hosts that were let in."""
 
     generation: int
     alive: tuple[Bit, ...]
@@ -162,23 +162,22 @@ class Leads(Message, kind="beat"):
 
 
 class Meet(Message):
-    """All are to connect to each other; or, `again`, this host alone to all that have an address here, since it was
-    lost."""
+    """Order to connect to each other; or, `again`, to a host that was lost to connect to all that have an address."""
 
     addresses: tuple[Address, ...]
     again: bool = False
 
 
 class LetIn(Message, kind="let in"):
-    """Learners that have taken the place of dead ones take part from now on. Where none lives on their host, the row
-    and the memory of learner `copied` were sent to it, and these are the numbers that belong to them."""
+    """Order that learners which have taken the place of dead ones take part from now on. Where no learner lives on
+    their host, the row and the memory of learner `copied` were sent to it, with these `integers`."""
 
     copied: Rank | None = None
     integers: dict[str, Any] | None = None
 
 
 class PartOrder(Message, kind="part"):
-    """A part of a segment begins."""
+    """Order to begin a part of a segment."""
 
     part: int
     segment: int
@@ -188,7 +187,7 @@ class PartOrder(Message, kind="part"):
 
 
 class LeasesGiven(Message, kind="leases"):
-    """Minibatches to train."""
+    """Minibatches leased to a host; `more` if there are more to ask for."""
 
     part: int
     indices: tuple[int, ...]
@@ -196,18 +195,18 @@ class LeasesGiven(Message, kind="leases"):
 
 
 class Hold(Message):
-    """No learner is to begin a round."""
+    """Order that no learner begin a further round."""
 
 
 class Stop(Message):
-    """Learners may go on up to this round."""
+    """Order that learners go on up to this round."""
 
     round: int
 
 
 class Give(Message):
-    """Vectors of these names and learners are to be sent, but for those that are `laid_out` already, by name and
-    digest. Attached learners send the bytes that they show, too."""
+    """Order to send vectors `names` of learners `rows`, except those whose digest is that in `laid_out`, by name.
+    Attached learners send the bytes that they show, too."""
 
     names: tuple[str, ...]
     rows: tuple[Rank, ...]
@@ -215,20 +214,20 @@ class Give(Message):
 
 
 class Load(Message):
-    """Rows were sent, and these are the numbers that belong to them."""
+    """Order to go on from the rows that were sent, with these integers."""
 
     integers: dict[str, Any]
 
 
 class End(Message):
-    """The run has ended: well, for a reason, or by a signal."""
+    """Message that the run has ended: well, for the reason `why`, or by `signal`."""
 
     why: str = ""
     signal: str = ""
 
 
 class FilePiece(Message, kind="file"):
-    """A piece of a file of the run directory, beside it; at its offset in bytes."""
+    """A piece of a file of the run directory, as the payload; `at` is its offset in bytes."""
 
     name: str
     at: int
@@ -239,7 +238,7 @@ class FilePiece(Message, kind="file"):
 
 
 class Drawn(Message):
-    """The answer to `DrawRequest`; NONE where the pass is empty."""
+    """Answer to `DrawRequest`: the index of a minibatch; NONE where the pass is empty."""
 
     rank: Rank
     number: int
@@ -247,18 +246,18 @@ class Drawn(Message):
 
 
 class CentreAt(Message, kind="centre"):
-    """The centre is with the host of this learner, and was made again so often after its host was lost."""
+    """Message that the centre is on the host of `rank`, and how often it was made again after its host was lost."""
 
     rank: Rank
     made_again: int
 
 
 class ComeBack(Message, kind="come"):
-    """Beside it, the record so far of the learners of a host that comes back."""
+    """Order to a host to come back; the payload is the record so far of its learners."""
 
 
 class StatePiece(Message, kind="given"):
-    """A piece of the state that a learner which comes back is given, beside it; at its offset in bytes."""
+    """A piece, as the payload, of the state given to a learner that comes back; `at` is its offset in bytes."""
 
     rank: Rank
     at: int
@@ -266,7 +265,7 @@ class StatePiece(Message, kind="given"):
 
 
 class Enter(Message):
-    """Learners that have come back are let in, after this meeting."""
+    """Order that learners `ranks`, which have come back, are let in after meeting `number`."""
 
     ranks: tuple[Rank, ...]
     number: int
@@ -274,8 +273,8 @@ class Enter(Message):
 
 
 class MeetingHeld(Message, kind="meeting"):
-    """A meeting is conducted; the ranks that are present, and those that are let in at it or were and have not
-    begun."""
+    """Message that meeting `number` is conducted, with the ranks that are present, and those that are let in at it, or
+    were before and have not begun."""
 
     number: int
     present: tuple[Rank, ...]
@@ -285,11 +284,11 @@ class MeetingHeld(Message, kind="meeting"):
 # Both ways ------------------------------------------------------------------------------------------------------------
 
 EVERYONE = -1
-"""In place of a rank: all learners of the host that is written to."""
+"""Number that stands, in the place of a rank, for all learners of the receiving host."""
 
 
 class Piece(Message):
-    """A piece of vector `name` of a learner, or of EVERYONE, beside it; at its offset in elements."""
+    """A piece, as the payload, of vector `name` of a learner, or of EVERYONE; `at` is its offset in elements."""
 
     name: str
     rank: Annotated[int, Range(EVERYONE, "rank")]
@@ -297,14 +296,14 @@ class Piece(Message):
 
 
 class Columns(Message):
-    """Columns of learners, beside it (columns.py)."""
+    """Columns of learners `ranks`, as the payload (columns.py)."""
 
     ranks: tuple[Rank, ...]
     everything: bool
 
 
 class Shown(Message):
-    """A piece of the bytes that a learner, or EVERYONE, shows, beside it; at its offset."""
+    """A piece, as the payload, of the bytes that a learner, or EVERYONE, shows; `at` is its offset in bytes."""
 
     rank: Annotated[int, Range(EVERYONE, "rank")]
     at: int

@@ -21,7 +21,8 @@ class Mirrors:
     Under a synchronous strategy no host can do without one that is lost.
 
     Args:
-        here: ranks of this host.
+        here: ranks of this host's learners.
+        needs_all: True if vectors of every host are needed.
     """
 
     def __init__(
@@ -40,7 +41,7 @@ class Mirrors:
         """Bring the vectors `names` here, unless they are here already.
 
         Raises:
-            UserError: a host is lost, without which there is no state.
+            UserError: a host is lost whose vectors cannot be done without.
         """
         wanted = [name for name in names if name in self._stale]
         if wanted:
@@ -57,7 +58,7 @@ class Mirrors:
             )
 
     def send(self) -> None:
-        """Load the vectors that are here into the learners elsewhere."""
+        """Send the vectors that this host has of learners elsewhere to their hosts, which load them."""
         for remote in self._hosts.inside():
             try:
                 for name in self.names:

@@ -16,7 +16,7 @@ from roundelay.runtime.procs.coordination.activity import ReportedActivity
 from roundelay.runtime.procs.memory.arena import Arena
 
 Standing = Literal["new", "ready", "in", "gone"]
-"""It has come; it has all it needs to take part; it takes part; it is lost."""
+"""Standing of a host: it has come ("new"), has all it needs to take part, takes part, or is lost ("gone")."""
 
 
 class LocalLearners(Protocol):
@@ -33,7 +33,7 @@ class LocalLearners(Protocol):
 
 @dataclass
 class RemoteHost:
-    """Another host: its words about itself, and the news it was told."""
+    """Another host, as the coordinator knows it: what it has said, and what it was told."""
 
     host: int
     ranks: tuple[int, ...]
@@ -55,7 +55,7 @@ class RemoteHost:
     replied: threading.Event = field(default_factory=threading.Event)
 
     def tell(self, message: Message) -> bool:
-        """Say something, unless it is gone."""
+        """Send a message to the host; return False if the host is gone, and nothing was sent."""
         if self.standing == "gone":
             return False
         try:
@@ -65,17 +65,19 @@ class RemoteHost:
         return True
 
     def could_begin(self) -> Sequence[int]:
-        """Return learners that could begin at once: all, when it has just come, or replacements."""
+        """Return ranks that could begin at once: all, if the host came late and has not begun; else replacements."""
         return self.ranks if self.late and not self.began else self.ready
 
     def raise_problem(self, frames: int) -> None:
-        """Turn the problem with which its last part ended, if any, into an exception.
+        """Raise the problem with which the last part of a segment ended on the host, if any.
 
         Args:
-            frames: trained in the segment so far.
+            frames: number of frames trained in the segment so far.
 
         Raises:
-            LearnerDied, TimeoutError, RuntimeError.
+            LearnerDied: a learner there has died.
+            TimeoutError: learners there have waited for too long.
+            RuntimeError: another error.
         """
         problem, text = self.answer.problem, self.answer.text
         if problem == "died":

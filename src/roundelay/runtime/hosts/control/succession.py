@@ -44,13 +44,13 @@ class KnownHosts:
 
 
 def turn(let_in: Collection[int], host: int, address: Address) -> tuple[bool, bool, int]:
-    """Return the turn of a host to lead, less than that of those after it. Those behind a relay come late, for it may
-    be gone, and last those that have come back and wait to be let in: no learner trains there."""
+    """Return a sort key of `host` in the order in which hosts lead next. Hosts behind a relay come late, since the
+    relay may be gone; hosts that have come back and wait to be let in come last, since no learner trains there."""
     return bool(let_in) and host not in let_in, "@" in address[0], host
 
 
 def look_for(voter: Voter, place: HostPlace, terms: HostTerms) -> PeerState:
-    """Return whether a process of another host has ended. It may have been started again, also at another address."""
+    """Return the state of the process of `voter`; it has ended also if its host was started again, at any address."""
     found = inquire(voter.address, place, terms, {"first": voter.rank, "life": voter.life})
     if found is PeerState.SILENT and place.peers:
         hellos = ask_all(place, terms, "")
@@ -60,8 +60,8 @@ def look_for(voter: Voter, place: HostPlace, terms: HostTerms) -> PeerState:
 
 
 def may_be_led_by_another(strategy: Strategy, goes_on: bool) -> bool:
-    """Return whether a session can outlive the process of its first host; learners that wait for each other if one
-    `goes_on` without others that die."""
+    """Return True if a session can outlive the process of its first host; where learners wait for each other, only if a
+    learner `goes_on` without others that die."""
     traits = strategy.traits
     return (goes_on or not traits.synchronous) and (traits.model != "centre" or bool(traits.rebuilt_from))
 
@@ -70,8 +70,8 @@ class LedByAnother(Exception):
     """The first host has ended, and the run goes on from its last checkpoint without it.
 
     Attributes:
-        place: of this host then.
-        former: the ranks so far of all learners that are left, in the order of their new ones.
+        place: the new place of this host.
+        former: the old ranks of all learners that are left, in the order of their new ranks.
     """
 
     def __init__(self, place: HostPlace, former: Sequence[int]) -> None:

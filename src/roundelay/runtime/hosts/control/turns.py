@@ -27,17 +27,17 @@ from roundelay.runtime.launch.world import HostPlace
 from roundelay.runtime.messages import Dialect, Message, Range
 
 TURNS = "turns"
-"""Said by every host that connects."""
+"""Word that every host says when it connects for turns."""
 MEETING_SECONDS = 120.0
-"""Seconds in which all hosts are to be there."""
+"""Seconds within which all hosts must have come."""
 SILENT_SECONDS = 60.0
-"""Silence after which a host is lost."""
+"""Seconds of silence after which a host counts as lost."""
 PARTS_END_SECONDS = 120.0
 """Seconds for which the others' parts may outlast that of the first host."""
 
 
 class NextTraining(Message):
-    """The training that comes now: the stem of its directories, its learning rate, and its seed."""
+    """Message that names the training that comes now: the stem of its directories, its learning rate, and its seed."""
 
     name: str
     rate: Annotated[float, Range(0.0, float("inf"))]
@@ -45,15 +45,15 @@ class NextTraining(Message):
 
 
 class StopTurn(Message):
-    """It is to end."""
+    """Message that the present training is to end."""
 
 
 class Over(Message):
-    """No further training comes."""
+    """Message that no further training comes."""
 
 
 class TurnEnded(Message):
-    """A host's part has ended; the reason where it did not end well."""
+    """Message that a host's part of a training has ended; `why` is the reason where it did not end well, else ""."""
 
     why: str
 
@@ -72,11 +72,12 @@ class FirstHost:
     """The host that names the next training. Use it as a context manager.
 
     Args:
-        place: of this host.
-        about: a digest of the command's purpose; that of the others must be the same.
+        place: the place of this host.
+        about: a digest of the command's purpose; that of the other hosts must be the same.
+        seconds: time within which the other hosts must come.
 
     Raises:
-        UserError: the others do not come in time; one is for something else; nothing can listen here.
+        UserError: the others do not come in time; one has another purpose; or this host cannot listen at its address.
     """
 
     def __init__(self, place: HostPlace, about: str, seconds: float = MEETING_SECONDS) -> None:
@@ -137,7 +138,7 @@ class FirstHost:
 
     @contextmanager
     def turn(self, name: str, rate: float, seed: int) -> Iterator[HostPlace]:
-        """Have all hosts do a training; this one does its part inside, at the place given.
+        """Have all hosts do a training; this host does its part inside the context, at the place that is yielded.
 
         Raises:
             UserError: another host is lost, or its part did not end well; says which and why.
@@ -193,10 +194,11 @@ class FirstHost:
 
 
 Part = Callable[[NextTraining, HostPlace, Callable[[], bool]], None]
-"""A host's part of a training, at a place; it asks again and again whether it is to end.
+"""Function that does a host's part of a training, at a place; it calls the last argument again and again, and ends
+when that returns True.
 
 Raises:
-    UserError: it cannot be done.
+    UserError: the part cannot be done.
 """
 
 
@@ -207,7 +209,8 @@ def follow(
 
     Args:
         about: as for `FirstHost`.
-        asked: whether this host is to stop.
+        part: does the part of one training.
+        asked: returns True if this host is to stop.
 
     Raises:
         UserError: the first host does not answer, or is lost.

@@ -16,17 +16,17 @@ from typing import final
 from roundelay.runtime.hosts.exchange.row_format import Buffer
 
 STANDSTILL_SECONDS = 2.0
-"""Time without a buffer that comes back, after which there is one more."""
+"""Seconds in which no buffer is given back, after which the pool makes one more."""
 
 
 @final
 class BufferPool:
-    """The buffers of one host's server.
+    """Pool of the buffers of one host's server.
 
     Args:
-        make: a new one.
-        most: of them, as long as each comes back in time.
-        standstill: seconds after which that is over.
+        make: makes a new buffer.
+        most: number of buffers, as long as each is given back in time.
+        standstill: seconds in which none is given back, after which one more is made.
     """
 
     def __init__(self, make: Callable[[], Buffer], most: int, standstill: float = STANDSTILL_SECONDS) -> None:
@@ -40,7 +40,7 @@ class BufferPool:
         """The most that were out at a time."""
 
     def take(self) -> Buffer:
-        """Return a buffer, once there is one."""
+        """Wait for a free buffer, and return it."""
         with self._changed:
             began = time.monotonic()
             while self.taken >= self._most:
@@ -54,7 +54,7 @@ class BufferPool:
             return self._free.pop() if self._free else self._make()
 
     def give_back(self, buffer: Buffer) -> None:
-        """Let another have `buffer`."""
+        """Put `buffer` back into the pool."""
         with self._changed:
             self.taken -= 1
             self._returned = time.monotonic()

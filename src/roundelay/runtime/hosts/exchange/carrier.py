@@ -1,7 +1,7 @@
-"""Carries one row of this host to rows of other hosts: the client's half of an exchange, and fetches.
+"""Carrier of one row of this host to rows of other hosts: the client's half of an exchange, and fetches.
 
-For its own learner, and for learners of other hosts that ask for an exchange with a lower rank; from any thread, one at
-a time, under the lease of the row.
+It works for the row's own learner, and for learners of other hosts that ask for an exchange with a lower rank; from any
+thread, one at a time, under the lease of the row.
 
 Legend: P parameters.
 
@@ -58,11 +58,11 @@ from roundelay.runtime.procs.memory.locks import Patience
 from roundelay.runtime.procs.memory.views import NONE
 
 LEASE_LOOK_SECONDS = 0.2
-"""The longest time between two looks of a thread that waits."""
+"""Most seconds between two looks of a thread that waits for a lease."""
 
 
 class RowLeases:
-    """The leases of one host's process. First come, first served."""
+    """Row leases of one host's process. First come, first served."""
 
     def __init__(self) -> None:
         self._gate = threading.Condition()
@@ -72,13 +72,13 @@ class RowLeases:
 
     @contextmanager
     def held(self, row: int, seconds: float, look: Callable[[], None] = lambda: None) -> Iterator[int]:
-        """Wait for `row`, and hold it for the context; yield the number of this lease, above 0.
+        """Wait for the lease of `row`, and hold it for the context; yield its number, above 0.
 
         Args:
             look: called now and then while this waits; any error from it ends the wait.
 
         Raises:
-            TimeoutError: it was not to be had within so many seconds.
+            TimeoutError: the lease was not free within `seconds`.
         """
         number = self._take(row, seconds, look)
         try:
@@ -109,12 +109,12 @@ class RowLeases:
 
 
 TO_CHECK_OUT = 0.5
-"""Part of the network's patience: for the lease and the lock of a row that is to travel."""
+"""Share of the network's patience that the lease and the lock of a row that is to travel may take."""
 
 
 @dataclass(frozen=True)
 class Carried:
-    """An exchange that has been made: the version of this row afterwards, and the reply."""
+    """Result of an exchange that has been made: the version of this row afterwards, and the reply."""
 
     version: int
     reply: RowReply
@@ -122,14 +122,14 @@ class Carried:
 
 @final
 class RowCarrier:
-    """Carries row `rank`.
+    """Carrier of row `rank` of this host to rows of other hosts.
 
     Args:
         arena: of the host, as this process has mapped it.
         network: the other hosts.
         leases: on the rows of this host.
         spent: called with the processor seconds of threads other than the caller's.
-        notes: take each sending and change of the row.
+        notes: notes of each sending and change of the row.
     """
 
     def __init__(
@@ -160,7 +160,7 @@ class RowCarrier:
         """Copy row `peer` as it is now into `into` (P,); return its version. None: no learner is there.
 
         Raises:
-            LinkError, TimeoutError: no reply; nothing is copied.
+            LinkError, TimeoutError: no reply came; nothing is copied.
         """
         parameters = self._layout.parameters
         with self._leases.held(self._rank, TO_CHECK_OUT * self._network.patience):  # for the links and the room
@@ -176,7 +176,7 @@ class RowCarrier:
         it with nothing; None: no learner is there.
 
         Raises:
-            LinkError, TimeoutError: no reply.
+            LinkError, TimeoutError: no reply came.
         """
         with self._leases.held(self._rank, TO_CHECK_OUT * self._network.patience):
             return self._read(FetchMessage(self._next(), peer, gather, comes), 0)
@@ -200,17 +200,17 @@ class RowCarrier:
         look: Callable[[], None] = lambda: None,
         gather: Gathering | None = None,
     ) -> Carried | None:
-        """Carry the row to `terms.peer` and apply the reply. None: nothing has come of it. From any thread: one at a
-        time.
+        """Exchange the row with row `terms.peer`, and apply the reply; None: the exchange was not made. From any
+        thread, one at a time.
 
         Args:
             private: vectors (P,) of the learner that the rule takes.
-            wanted: asked under the row's lock; may the row still be sent, or changed?
+            wanted: called under the row's lock; returns True if the row may still be sent, or changed.
             look: called while this waits for the row; any error from it ends the wait.
-            gather: the gathering to which the learner comes by it.
+            gather: the gathering to which the learner comes by this exchange.
 
         Raises:
-            LinkError, TimeoutError: nothing has come of it either.
+            LinkError, TimeoutError: no reply came; the exchange was not made.
         """
         patience = TO_CHECK_OUT * self._network.patience
         deadline = time.monotonic() + patience
@@ -238,7 +238,7 @@ class RowCarrier:
     def _check_out(
         self, lease: int, number: int, terms: ExchangeTerms, private: Sequence[Tensor], wanted: Callable[[], bool]
     ) -> tuple[int, ExchangeTerms] | None:
-        """Return the version of the row that is sent, and the terms, with its mass; None: it is not wanted any more."""
+        """Encode the row; return its version, and `terms` with its mass; None: the exchange is not wanted any more."""
         row = self._row
         error = terms.memory(self.arena, row.rank, self._own_memory)
         with row.lock:
@@ -296,8 +296,8 @@ class RowCarrier:
             return Carried(row.version, reply)
 
     def _is_back(self, lease: int) -> bool:
-        """Bring the row back, if it is still in flight under `lease`; return False if that was over before. Giving up
-        needs no lock of the row: a thread that applies a reply has that lock, and calls this first."""
+        """Check the row in if it is still in flight under `lease`; return False if it was not. Giving up needs no lock
+        of the row: a thread that applies a reply has that lock, and calls this first."""
         with self._gate:
             self._in_flight = None
             return self._row.check_in(lease)
@@ -309,7 +309,7 @@ class RowCarrier:
             self._state.take(Event.CHECK_IN)
 
     def living_changed(self) -> None:
-        """Bring the row back as it was, if it is in flight to a dead learner. From any thread."""
+        """Check the row in, unchanged, if it is in flight to a dead learner. From any thread."""
         with self._gate:
             if self._in_flight is None or self._lives(peer := self._in_flight[0]):
                 return
@@ -331,10 +331,10 @@ class RowCarrier:
         return bool(self._network.centre[0] != NONE if row == self._layout.learners else self.alive[row])
 
     def look_at(self, peer: int) -> None:
-        """Go on if this network is open and learner `peer` lives, or is the centre and that is somewhere.
+        """Check that the row `peer` of another host can be reached.
 
         Raises:
-            LinkClosed: else.
+            LinkClosed: the network is closing, learner `peer` is dead, or no host has the centre.
         """
         if self._network.closing or not self._lives(peer):
             raise LinkClosed(f"learner {peer} is not there")
@@ -344,7 +344,7 @@ class RowCarrier:
             raise TimeoutError(f"row {self._rank} is locked")
 
     def close(self) -> None:
-        """Close: this row is carried no more; call it when the network is closing."""
+        """Close the links and the arena of this carrier; call it when the network is closing."""
         self.links.close()
         with self._leases.held(self._rank, self._network.patience):
             self.links.close()

@@ -1,4 +1,4 @@
-"""Carries exchanges and fetches of this host's learners to rows of other hosts.
+"""Client of this host: it makes the exchanges and fetches of the host's learners with rows of other hosts.
 
 The process that runs a client computes no gradients: sockets and vector operations let go of the interpreter, so no
 learner is slowed down. There is a channel for each learner of the host, with a thread and links of its own to the other
@@ -60,12 +60,12 @@ from roundelay.runtime.procs.memory.publish import publish
 from roundelay.runtime.procs.memory.views import NONE
 
 MOST_SECONDS = 1.0
-"""For so long an allowance may be saved up."""
+"""Most seconds for which an allowance may be saved up."""
 
 
 def idle_seconds() -> float:
-    """Return the seconds for which the cores this process may run on have been idle, summed, since the machine started;
-    0 where that cannot be known."""
+    """Return the idle seconds since the machine started, summed over the cores that this process may run on; 0 where
+    they cannot be known."""
     try:
         mine = os.sched_getaffinity(0)
         with open("/proc/stat", encoding="ascii") as file:
@@ -93,10 +93,10 @@ def left_over() -> list[Callable[[], float]]:
 
 
 class CpuBudget:
-    """One host's allowance. Safe to use from any thread.
+    """Allowance of processor time for one host's exchanges. Safe to use from any thread.
 
     Args:
-        share: of each core's time, above 0; 1 is no limit worth the name.
+        share: share of each core's time that exchanges may take, above 0; 1 is no limit worth the name.
         processors: how many cores this host's processes may use; None: as the system says.
         now: seconds of a clock.
         idle: seconds for which processor time has gone unused, by several accounts, of which the least counts; None: as
@@ -115,7 +115,7 @@ class CpuBudget:
         self._left, self._at, self._idle_at = 0.0, now(), [account() for account in self._idle]
 
     def spent(self, seconds: float) -> None:
-        """Note that so much processor time went into an exchange, or an answer to one."""
+        """Note that `seconds` of processor time went into an exchange, or an answer to one."""
         with self._gate:
             self._left -= seconds
 
@@ -131,8 +131,8 @@ class CpuBudget:
 
 
 TO_BE_DONE = 1.75
-"""Times the network's patience: for an exchange that a lower rank's client makes. That client takes half of it to check
-the row out, and all of it for the conversation."""
+"""Multiple of the network's patience that an exchange made by a lower rank's client may take. That client takes half of
+the patience to check the row out, and all of it for the conversation."""
 
 
 @final
@@ -142,10 +142,10 @@ class ExchangeClient:
     Args:
         arena: of the host, as this process has mapped it; it has rows for all learners of the run.
         network: the other hosts.
-        row_leases: of the rows of this host; its server's too.
-        row_format: of rows on their way.
-        cpu_budget: of this host; its server's too. None: exchanges are begun as soon as they are asked for.
-        notes: of each sending and change of rows of this host; its server's too.
+        row_leases: leases of the rows of this host, shared with its server.
+        row_format: the form in which rows travel.
+        cpu_budget: allowance of this host, shared with its server; None: exchanges begin as soon as they are asked for.
+        notes: notes of each sending and change of rows of this host, shared with its server.
 
     Run it where torch uses one thread (`torch.set_num_threads(1)`): its operations are small and in many threads.
     """
@@ -171,12 +171,12 @@ class ExchangeClient:
         """By rank: the path that a learner is told as `WorkerSpec.client`."""
 
     def start(self) -> None:
-        """Start: from now on learners are heard."""
+        """Begin to serve requests of learners."""
         for channel in self.channels.values():
             channel.start()
 
     def peers_changed(self, addresses: Mapping[int, Address]) -> None:
-        """Note which hosts live, and where. Requests to any other come to nothing at once."""
+        """Note the addresses of the hosts that live, by number. Requests to any other host fail at once."""
         before, self.network.addresses = self.network.addresses, dict(addresses)
         for host in before:
             if before[host] != self.network.addresses.get(host):
@@ -184,29 +184,29 @@ class ExchangeClient:
                     channel.cut(host)
 
     def living_changed(self) -> None:
-        """Bring rows back, as they were, that are in flight to learners that the arena says are dead."""
+        """Check in, unchanged, rows that are in flight to learners that the arena says are dead."""
         for channel in self.channels.values():
             channel.carrier.living_changed()
 
     def spent(self, seconds: float) -> None:
-        """Count processor time that went into an exchange."""
+        """Count `seconds` of processor time that went into an exchange."""
         if self.cpu_budget is not None:
             self.cpu_budget.spent(seconds)
 
     def traffic(self) -> dict[int, LinkTraffic]:
-        """Return traffic by host, all learners together."""
+        """Return the traffic with each other host, summed over the learners of this host."""
         return LinkTraffic.summed(channel.traffic() for channel in self.channels.values())
 
     def forms(self) -> dict[int, str]:
-        """Return the form of rows on the link to each host that rows were exchanged with, in words: that of the first
-        learner here which has one."""
+        """Return, in words, the form of rows on the link to each host with which rows were exchanged; of several
+        learners here, that of the first which has one."""
         found: dict[int, str] = {}
         for channel in self.channels.values():
             found = {**channel.forms(), **found}
         return found
 
     def close(self) -> None:
-        """Close: requests under way come to nothing. Safe to call twice."""
+        """End all requests under way without a result, and close all links. Safe to call twice."""
         self.network.closing = True
         for channel in self.channels.values():
             channel.close()
@@ -214,7 +214,7 @@ class ExchangeClient:
 
 @final
 class LearnerChannel:
-    """One learner's channel to other hosts: a thread for its requests, links, and buffers for them."""
+    """One learner's channel to other hosts: a thread for its requests, with links and buffers."""
 
     def __init__(self, client: ExchangeClient, rank: int) -> None:
         self._client, self._network, self._rank = client, client.network, rank
@@ -256,7 +256,7 @@ class LearnerChannel:
                 self._client.spent(time.thread_time() - used)
 
     def _rests(self, cpu_budget: CpuBudget, number: int) -> bool:
-        """Leave the learners the processor for a while, if that is due, or until a learner rings. False: go on."""
+        """Wait a while, or until the learner rings, if request `number` is to wait; return False if it may begin."""
         if self._arena.requests.awaited[self._rank] == number or not (pause := cpu_budget.pause()):
             return False
         if select.select([self._pipe], [], [], pause)[0]:
@@ -264,7 +264,7 @@ class LearnerChannel:
         return True
 
     def _perform(self, number: int) -> int | None:
-        """Return the answer to a request: the version of the peer's row; None: nothing has come of it."""
+        """Carry out request `number`, and return the version of the peer's row; None: the request has failed."""
         traffic, started, version = LinkTraffic(), time.monotonic(), None
         try:
             request = read_request(self._arena, self._rank)
@@ -289,7 +289,7 @@ class LearnerChannel:
         return self.carrier.fetch(request.peer, self._arena.vector(request.into, self._rank))
 
     def _terms(self, request: PeerRequest) -> tuple[ExchangeTerms, list[Tensor]]:
-        """Return the terms of an exchange of whole rows, and the learner's private vectors (P,) that take part."""
+        """Return the terms of the exchange that `request` asks for, and the private vectors (P,) that take part."""
         private = [self._arena.vector(name, self._rank) for name in request.private]
         return ExchangeTerms.asked_for(request, self._client.layout), private
 
@@ -319,16 +319,17 @@ class LearnerChannel:
         return self._forms[host]
 
     def forms(self) -> dict[int, str]:
-        """Return the form of rows by host, in words; from any thread."""
+        """Return the form of rows exchanged with each host, in words; from any thread."""
         return {host: form.said() for host, form in list(self._forms.items())}
 
     def _carry(self, number: int, terms: ExchangeTerms, private: Sequence[Tensor] = ()) -> int | None:
-        """Exchange with a row of higher rank, or with the centre."""
+        """Exchange with a row of higher rank, or with the centre; return its version; None: the exchange failed."""
         carried = self.carrier.exchange(terms, private, partial(self._is_wanted, number))
         return None if carried is None else carried.reply.version
 
     def _gather(self, number: int, request: PeerRequest, gather: Gathering) -> int | None:
-        """Come to a gathering of the host that has the centre, and wait there until it is closed."""
+        """Bring the learner to a gathering on the host that has the centre, and wait until it may go on from there;
+        return the centre's version, LEFT_OUT if nothing given counts, None if the request failed."""
         version, wanted = LEFT_OUT, partial(self._is_wanted, number)
         said: RowReply | None
         if request.rule is not None:
@@ -347,7 +348,7 @@ class LearnerChannel:
         return None if said is None else version
 
     def _ask_lower(self, number: int, terms: ExchangeTerms) -> int | None:
-        """Have the client of a lower rank exchange with this learner's row."""
+        """Have a lower rank's client exchange with this learner's row; return that rank's version; None: it failed."""
         state, peer = self._asking, terms.peer
         with self._gate:
             self._request = number, peer
@@ -371,19 +372,19 @@ class LearnerChannel:
             return asks and self._request == (asked, by) and self._is_wanted(asked)
 
     def visited(self, asked: int, by: int) -> bool:
-        """Return True, once, if that exchange is still wanted. The server asks, under the row's lock, and then applies
-        it."""
+        """Return True if the exchange with row `by` for request number `asked` is still wanted, and note that it is
+        made now: a second call returns False. The server calls this under the row's lock, and then applies the rule."""
         with self._gate:
             return self.awaits(asked, by) and self._asking.offer(Event.APPLY)
 
     def _is_wanted(self, number: int) -> bool:
-        """Return True if the learner has not died meanwhile, and its row has not become another's."""
+        """Return True if the learner that made request `number` has not died, nor been replaced."""
         return bool(self._asked[self._rank] == number and self.carrier.alive[self._rank])
 
     # Links ------------------------------------------------------------------------------------------------------------
 
     def traffic(self) -> dict[int, LinkTraffic]:
-        """Return traffic by host."""
+        """Return the traffic of this channel with each other host."""
         return LinkTraffic.summed([self._counts, self.carrier.links.traffic, self._requests.traffic])
 
     def cut(self, host: int) -> None:
@@ -397,7 +398,7 @@ class LearnerChannel:
         self._requests.close()
 
     def close(self) -> None:
-        """End the thread; no request is heard any more. Call it when the network is closing."""
+        """End the thread, so that no request is served any more. Call it when the network is closing."""
         if self._pipe < 0:
             return
         self.hang_up()

@@ -27,7 +27,7 @@ NOWHERE = -1
 
 
 class ExchangeEndpoint:
-    """Opened before learners start, closed after they have ended."""
+    """Client and server of one host for exchanges; opened before learners start, closed after they have ended."""
 
     def __init__(self, place: HostPlace, terms: HostTerms, router: Router, strategy: Strategy) -> None:
         self._place, self._terms, self._router, self._strategy = place, terms, router, strategy
@@ -36,8 +36,8 @@ class ExchangeEndpoint:
         """Once it is open."""
 
     def open(self, arena: Arena, notes: ExchangeNotes = NO_NOTES) -> Mapping[int, str]:
-        """Begin, for that arena; return, by rank, the path of the pipe that wakes each learner's channel. `notes` take
-        each sending and change of rows of this host."""
+        """Start client and server for the rows in `arena`; return, by rank, the path of the pipe that wakes each
+        learner's channel. `notes` note each sending and change of rows of this host."""
         _one_thread_each()
         for rank in self._place.ranks:
             if (asked := notes.so_far(rank)[0]) > arena.requests.asked[rank]:
@@ -58,8 +58,8 @@ class ExchangeEndpoint:
         return client.wake
 
     def settle(self, host: int, hosts: Sequence[Sequence[int]]) -> None:
-        """Settle, when all have come: this is number `host` of `hosts`, which have these learners. Nothing has been
-        asked yet."""
+        """Fix the numbers of hosts once all have come: this one is number `host` of `hosts`, each the ranks of a host.
+        Call it before any exchange."""
         if self._client is not None:
             network = self._client.network
             network.host, network.homes = host, self._homes(hosts)
@@ -69,8 +69,8 @@ class ExchangeEndpoint:
         return tuple(home.get(rank, NOWHERE) for rank in range(self._place.learners))
 
     def peers(self, addresses: Sequence[Address], hosts: Sequence[Sequence[int]]) -> None:
-        """Note the addresses of the hosts, by number, and the ranks of each; those that are gone have port 0. The arena
-        says by now which learners live."""
+        """Note the addresses of the hosts, by number, and the ranks of each; hosts that are gone have port 0. Call it
+        after the arena was told which learners live."""
         if self._client is not None:
             self._client.network.homes = self._homes(hosts)
             own = self._client.network.host
@@ -80,7 +80,7 @@ class ExchangeEndpoint:
             self.server.living_changed()
 
     def lose_centre(self) -> None:
-        """End requests to the centre without a result, now: its host is lost."""
+        """End all requests to the centre without a result, since its host is lost."""
         if self._client is not None:
             network = self._client.network
             lost = network.home(self._place.learners)
@@ -90,11 +90,11 @@ class ExchangeEndpoint:
 
     @property
     def error(self) -> str:
-        """The traceback of an unexpected error, if there was one."""
+        """Traceback of an unexpected error; "" if there was none."""
         return next((side.error for side in (self._client, self.server) if side is not None and side.error), "")
 
     def readings(self) -> Iterator[Reading]:
-        """Yield readings of each host that was asked, or asks."""
+        """Yield the traffic reading of each other host, for exchanges asked here and asked there."""
         for side in (self._client, self.server):
             for host, traffic in side.traffic().items() if side is not None else ():
                 yield host, traffic.sent_bytes, traffic.received_bytes, traffic.waited_s
@@ -112,8 +112,8 @@ class ExchangeEndpoint:
 
 
 def _one_thread_each() -> None:
-    """Let torch use one thread in each thread that begins from now on: there are many, with small operations. This
-    thread, which evaluates models, keeps its number."""
+    """Let torch use one thread in each Python thread that begins from now on: there are many, with small operations.
+    The calling thread, which evaluates models, keeps its number of torch threads."""
     torch.get_num_threads()  # from now on its number is its own
     thread = threading.Thread(target=torch.set_num_threads, args=(1,))
     thread.start()

@@ -17,15 +17,15 @@ from roundelay.runtime.procs.memory.locks import Patience
 from roundelay.runtime.rows import NoLock, Row, reach
 
 WAITING_SECONDS = 0.5
-"""The longest wait of one question."""
+"""Most seconds that the host of the centre waits before it answers one question."""
 
 
 @final
 class GatheringPlace(Attendee):
-    """The place of learner `rank` in gatherings here, for one thread.
+    """Place of learner `rank` of another host in gatherings on this host, for use by one thread.
 
     Args:
-        arena: of this host; its locks are this thread's own.
+        arena: the arena of this host, with locks of this thread's own.
         look: called during waits; any error from it ends them.
     """
 
@@ -37,8 +37,8 @@ class GatheringPlace(Attendee):
         self._closer = Row(rank, centre.vector, np.zeros(arena.layout.rows, np.int64), NoLock())
 
     def goes_on(self, gather: Gather) -> bool:
-        """Return True if the learner may go on, now or in a while. This closes the gathering, if that is for its
-        learner to do."""
+        """Return True if the learner may go on from the gathering now, or within `WAITING_SECONDS`. This closes the
+        gathering, if that is for this learner to do."""
         found = Next.WAIT
 
         def over() -> bool:

@@ -1,6 +1,6 @@
 """The links of one learner's client to other hosts, and conversations over them that survive a broken link.
 
-The other ends say something now and then: one thread waits for all links, and few attend to those that do
+For links on which the other ends speak now and then, one thread waits for all, and few attend to those that speak
 (`LinkWatch`).
 """
 
@@ -47,15 +47,15 @@ from roundelay.runtime.messages import Message
 from roundelay.runtime.procs.memory.views import NONE
 
 IDLE_SECONDS = 5.0
-"""Time without work after which a thread ends."""
+"""Seconds without work after which a thread of `Workers` ends."""
 
 Turn = Callable[[], bool]
-"""Attends to the next message of a link, or finds that there is none; False: no more is to be heard of the link."""
+"""Function that handles the next message of a link, if there is one; False: no further message will come."""
 
 
 @final
 class Workers:
-    """Threads for work that may have to wait: as many as there is work at a time.
+    """Pool of threads for work that may have to wait: one thread for each piece of work under way.
 
     Args:
         name: of each thread, for people.
@@ -73,7 +73,7 @@ class Workers:
         return len(self._threads)
 
     def do(self, work: Callable[[], None]) -> None:
-        """Have `work` done, at once. It raises nothing."""
+        """Call `work` in a thread, at once. It must raise nothing."""
         with self._changed:
             self._work.append(work)
             if len(self._work) <= self._idle:
@@ -98,7 +98,7 @@ class Workers:
             return None
 
     def close(self) -> None:
-        """Wait for all work that is under way."""
+        """Wait until all work under way is done."""
         with self._changed:
             self._closed = True
             threads = list(self._threads)
@@ -109,8 +109,8 @@ class Workers:
 
 @final
 class LinkWatch:
-    """Links, each with its turn. No two turns of one link are under way at a time, unless the link has been added
-    twice.
+    """Watch over links: one thread waits for messages on all of them, and calls a function of each link, its turn. No
+    two turns of one link are under way at a time, unless the link was added twice.
 
     Args:
         name: of its threads, for people.
@@ -155,7 +155,7 @@ class LinkWatch:
                 del self._turns[descriptor]
 
     def close(self) -> None:
-        """End, once all links are closed: turns under way come to their end first."""
+        """End the watch; call it once all links are closed. Turns under way come to their end first."""
         self._closed = True
         os.eventfd_write(self._bell, 1)
         if self._thread.ident is not None:
@@ -166,12 +166,12 @@ class LinkWatch:
 
 
 ATTEMPT_SECONDS = 2.0
-"""For one attempt to connect."""
+"""Most seconds for one attempt to connect."""
 
 
 @dataclass
 class LinkTraffic:
-    """Exchanges, and bytes of the links of one end with one other host, since the run began."""
+    """Traffic of one end with one other host since the run began: exchanges, and bytes on the links for them."""
 
     exchanges: int = 0  # and fetches, each counted at the asker's client and at the server it asked
     lost: int = 0  # of them, that came to nothing
@@ -184,7 +184,7 @@ class LinkTraffic:
 
     @classmethod
     def summed(cls, parts: Iterable[Mapping[int, "LinkTraffic"]]) -> dict[int, "LinkTraffic"]:
-        """Return the sum, by host, of several of these by host."""
+        """Return the sum of `parts`, host by host."""
         found: dict[int, LinkTraffic] = {}
         for part in parts:
             for host, traffic in list(part.items()):
@@ -194,7 +194,7 @@ class LinkTraffic:
 
 @dataclass
 class HostNetwork:
-    """The other hosts, as clients of one host reach them. Numbers, homes and addresses change as hosts come and go."""
+    """Facts about the other hosts by which the clients of one host reach them; they change as hosts come and go."""
 
     host: int  # number of this host
     homes: Sequence[int]  # the host of each learner, by rank
@@ -212,14 +212,14 @@ class HostNetwork:
     life: str = field(default_factory=lambda: secrets.token_hex(8))
 
     def home(self, row: int) -> int:
-        """Return the host of a row; NONE, where that is not known."""
+        """Return the number of the host that has a row; NONE where that is not known."""
         rank = int(self.centre[0]) if row == len(self.homes) else row
         return NONE if rank == NONE else self.homes[rank]
 
 
 @dataclass(frozen=True)
 class Outgoing:
-    """A message in each form it may be sent in, and room for the reply."""
+    """Message of a client to a server, in each form in which it may be sent, with room for the reply."""
 
     message: ExchangeMessage | FetchMessage  # the first; `again` repeats its number only
     # of the first message, or of the one that follows it where both rows travel at once.
@@ -234,12 +234,12 @@ class Outgoing:
 
 
 class LearnerLinks:
-    """The links of learner `rank`'s client for one purpose, one to each other host. One conversation at a time.
+    """Links of learner `rank`'s client for one purpose, one to each other host. One conversation at a time.
 
     Args:
         requests: True for links that carry requests to lower ranks, which take their time; exchanges and fetches go
             over others, so that the row can travel meanwhile.
-        largest: bytes of a payload.
+        largest: most bytes of a payload.
         spent: called with the processor seconds of threads other than the caller's.
     """
 
@@ -265,11 +265,11 @@ class LearnerLinks:
         reply, which `state` has taken.
 
         Args:
-            patience: seconds.
-            look: called at each attempt, with the link there; any error from it ends them.
+            patience: seconds until the reply must be there.
+            look: called at each attempt, once the link is open; any error from it ends the attempts.
 
         Raises:
-            LinkError: no reply.
+            LinkError: no reply came in time.
         """
         deadline, pause = time.monotonic() + patience, SHORTEST_PAUSE
         while True:
@@ -313,7 +313,7 @@ class LearnerLinks:
         return reply
 
     def _both(self, link: Link, message: Outgoing, deadline: float) -> Message:
-        """Send a row and receive the other at the same time; return the reply behind it."""
+        """Send this row and receive the peer's at the same time; return the reply that follows the peer's row."""
         link.say(message.message)
         gone = threading.Event()
 
@@ -337,7 +337,7 @@ class LearnerLinks:
             gone.wait()
 
     def _hear(self, link: Link, message: Outgoing, deadline: float) -> Message:
-        """Return the next reply, whose payload is the one that is due."""
+        """Return the next reply, after a check that its payload has the size that is due."""
         reply = link.hear(REPLY_DIALECT, max(0.0, deadline - time.monotonic()), into=message.into)
         due = isinstance(reply, RowReply) or (isinstance(reply, FoundReply) and message.both)
         if len(reply.payload) != message.expected * due:
@@ -345,12 +345,12 @@ class LearnerLinks:
         return reply
 
     def _settle(self, link: Link, message: Outgoing) -> None:
-        """Let the server forget its reply, which is here. If it does not hear this, it hears of the next exchange."""
+        """Tell the server to forget its reply, which has come. If this is lost, the next exchange tells it."""
         with suppress(LinkError):
             link.say(SettledMessage(message.message.n))
 
     def _link(self, host: int, deadline: float) -> Link:
-        """Return the link to `host`: the one there is, or a new one."""
+        """Return the open link to `host`, or connect and return a new one."""
         network, pause = self._network, SHORTEST_PAUSE
         while True:
             with self._gate:

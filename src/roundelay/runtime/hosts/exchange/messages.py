@@ -24,7 +24,7 @@ from roundelay.strategies.base import Strategy
 
 
 class ExchangeMessage(ExchangeFacts, kind="exchange"):
-    """A row travels, beside it: the message of a client. Terms are those of `ExchangeTerms`."""
+    """Message of a client whose row travels, as the payload. The terms are those of `ExchangeTerms`."""
 
     _: KW_ONLY
     n: int  # number of the message, as the asker counts
@@ -39,18 +39,18 @@ class ExchangeMessage(ExchangeFacts, kind="exchange"):
 
 
 class GiveMessage(Message, kind="give"):
-    """The row, where both travel at once: it follows the exchange of the same number."""
+    """Message with the row as payload, where both travel at once; it follows the exchange of the same number."""
 
     n: int
 
 
 class RequestMessage(ExchangeMessage, kind="request"):
-    """An exchange is to be made by the client of a lower rank."""
+    """Request that the client of a lower rank make an exchange."""
 
 
 class FetchMessage(Message, kind="fetch"):
-    """A row is to be sent; or, with a gathering, the answer whether the learner may go on from that; or the learner
-    `comes` to it with nothing."""
+    """Request for a row; or, with a gathering, a question whether the learner may go on from it, or word that the
+    learner `comes` to it with nothing."""
 
     n: int
     peer: RowNumber
@@ -59,25 +59,25 @@ class FetchMessage(Message, kind="fetch"):
 
 
 class AgainMessage(Message, kind="again"):
-    """A question for the result of the exchange of this number."""
+    """Question for the result of the exchange of number `n`."""
 
     n: int
 
 
 class SettledMessage(Message, kind="settled"):
-    """The reply to the exchange of this number has come, so the server may forget it."""
+    """Message that the reply to the exchange of number `n` has come, so the server may forget it."""
 
     n: int
 
 
 class Reply(Message):
-    """A reply of a server to the message of number `n`."""
+    """Reply of a server to the message of number `n`."""
 
     n: int
 
 
 class RowReply(Reply, kind="row"):
-    """A row comes back, or was changed."""
+    """Reply that a row was changed, or comes back, as the payload."""
 
     version: Integer  # of the visited row, as it is now; 0 where a learner only asks whether it is to wait
     age: Integer | None = None  # of it, for rules that take one
@@ -87,21 +87,21 @@ class RowReply(Reply, kind="row"):
 
 
 class FoundReply(Reply, kind="found"):
-    """The visited row, before it is changed, where both travel at once; a `row` without one follows."""
+    """Reply with the visited row as it was, where both travel at once; a `RowReply` without payload follows."""
 
 
 class DoneReply(Reply, kind="done"):
-    """A request was carried out; the version of the row that has travelled."""
+    """Reply that a request was carried out, with the version of the row that has travelled."""
 
     version: Integer
 
 
 class GoneReply(Reply, kind="gone"):
-    """Nothing has come of the request."""
+    """Reply that the request has failed, and changed nothing."""
 
 
 class UnknownReply(Reply, kind="unknown"):
-    """The exchange never came."""
+    """Reply that the exchange asked after never came."""
 
 
 REPLY_DIALECT = Dialect(RowReply, FoundReply, DoneReply, GoneReply, UnknownReply)
@@ -117,7 +117,7 @@ def asked_by(layout: Layout) -> Dialect:
 @final
 @dataclass(frozen=True)
 class ExchangeTerms:
-    """The terms of one exchange, the same at both ends."""
+    """Terms of one exchange, the same at both ends."""
 
     peer: int  # the row that the message is for: the one that is visited, or, in a `request`, the one that is to travel
     rule: dict[str, Any]  # its name and numbers, as algorithms/rules.py describes it
@@ -142,7 +142,7 @@ class ExchangeTerms:
 
     @property
     def mutual(self) -> bool:
-        """True if the rule takes of both ends the same: only then may it be asked of a lower rank."""
+        """True if the rule takes the same from both ends: only then may a lower rank be asked for the exchange."""
         return not self.private and self.since is None
 
     @property
@@ -157,21 +157,21 @@ class ExchangeTerms:
 
     @property
     def returns(self) -> bool:
-        """Does a vector come back?"""
+        """True if a vector comes back to the client."""
         return not self.report or REPORTS[self.rule["name"]]
 
     def carried(self, fragment: Fragment, codec: Codec, by_run: bool) -> Self:
-        """Return the same terms, of `fragment` and by `codec`."""
+        """Return the same terms for `fragment` of the rows, coded by `codec`, which the run has chosen if `by_run`."""
         return replace(self, fragment=fragment, codec=codec, by_run=by_run)
 
     def turned_to(self, asker: int, asked: int) -> Self:
-        """Return the terms of the exchange that learner `asker` asks for by request number `asked`: its row is
-        visited."""
+        """Return the terms of the exchange that learner `asker` asks of a lower rank by request number `asked`, in
+        which the asker's row is visited."""
         return replace(self, peer=asker, asked=asked)
 
     @classmethod
     def asked_for(cls, request: PeerRequest, layout: Layout) -> Self:
-        """Return the terms that a learner of this host asks for, of a whole row in full precision."""
+        """Return the terms that a learner of this host asks for by `request`, for a whole row in full precision."""
         whole, private, report = Fragment.whole(layout.parameters), len(request.private), request.report
         return cls(
             request.peer,
@@ -193,7 +193,7 @@ class ExchangeTerms:
         gather: Gathering | None = None,
         both: bool = False,
     ) -> ExchangeMessage:
-        """Return the message of number `n` that says these terms; `both` rows travel at once, where they do."""
+        """Return the message of number `n` with these terms; `both`: the two rows travel at once."""
         return kind(
             self.rule,
             self.since,
@@ -215,15 +215,15 @@ class ExchangeTerms:
 
     @property
     def vector_bytes(self) -> int:
-        """Bytes of the part that travels, each way, with the vectors along."""
+        """Bytes that travel each way: the fragment of the row, and the vectors along."""
         return self.codec.bytes_of(self.fragment.size) + FP32.bytes_of(self.fragment.size) * len(self.along)
 
     def memory(self, arena: Arena, row: int, own: Callable[[], Tensor]) -> Tensor | None:
-        """Return the vector (P,) for the part left out of a row of this host, guarded by the row's lock; None: it is
-        lost, or nothing is left out.
+        """Return the vector (P,) that remembers what the codec leaves out of a row of this host, guarded by the row's
+        lock; None: nothing is left out, or that is not remembered.
 
         Args:
-            own: of this end, for a codec that the run has chosen.
+            own: returns the vector of this end, for a codec that the run has chosen.
         """
         if self.codec.exact:
             return None
@@ -233,14 +233,12 @@ class ExchangeTerms:
         return arena.vector(self.codec.memory, row) if self.codec.memory and row != centre else None
 
     def share(self, visited: float) -> float:
-        """Return the share of the row of the learner that asked in the two, where the row that is `visited` has that
-        mass."""
+        """Return the share of the asking learner's row in the mass of both; `visited` is the visited row's mass."""
         return shares_of((self.mass, visited) if self.asked is None else (visited, self.mass))[0]
 
     @property
     def decays(self) -> tuple[float, float]:
-        """Factors on the masses of the row that travels and of the row that is visited; 1 where rows are not
-        weighed."""
+        """Factors on the masses of the row that travels and the visited row; 1 where rows are not weighed."""
         mine, theirs = self.decay or (1.0, 1.0)
         return (mine, theirs) if self.asked is None else (theirs, mine)
 
@@ -248,11 +246,12 @@ class ExchangeTerms:
         """Return the rule for the row that travels and the row that is visited, in this order.
 
         Args:
-            strategy: of the run, whose rule it may be.
-            share: of the row of the learner that asked, where rows are weighed.
+            age: the age of the peer's row, for rules that take one.
+            strategy: the strategy of the run, which may have the rule.
+            share: the share of the asking learner's row, where rows are weighed.
 
         Raises:
-            ValueError: there is no such rule.
+            ValueError: the rule does not exist.
         """
         others = self.private + len(self.beside) + 2 * len(self.along)
         rule = find(self.rule, others, self.since is not None, strategy, self.decay is not None)
@@ -264,10 +263,10 @@ class ExchangeTerms:
 
     @classmethod
     def read(cls, message: ExchangeMessage, layout: Layout, strategy: Strategy | None = None) -> Self:
-        """Return the terms that a message says, all of them checked; `strategy` is the run's.
+        """Return the terms in a message, all of them checked; `strategy` is that of the run.
 
         Raises:
-            InvalidMessage: no client of ours says that.
+            InvalidMessage: the terms make no sense in this run.
         """
         memory, by_run, report = message.memory, message.memory == BY_RUN, message.report
         if memory not in (BY_RUN, "", *layout.memory):
@@ -319,9 +318,10 @@ class ExchangeTerms:
         return terms
 
     def check_report(self, layout: Layout) -> None:
-        """
+        """Check that these are terms of a report to the centre.
+
         Raises:
-            InvalidMessage: this is no report to the centre.
+            InvalidMessage: the terms are not those of a report to the centre.
         """
         named = self.rule.get("name") if isinstance(self.rule, Mapping) else None
         if self.peer != layout.learners or self.private != 1 or not isinstance(named, str) or named not in REPORTS:
@@ -329,13 +329,14 @@ class ExchangeTerms:
 
 
 def read_gather(said: Gathering, layout: Layout, give: Exchange | None, strategy: Strategy | None) -> Gather:
-    """Return the gathering to which a learner elsewhere comes, or waits in.
+    """Return the gathering of a message, to which a learner of another host comes, or in which it waits.
 
     Args:
-        give: its contribution, if it gives one.
+        said: the gathering as the message has it.
+        give: the learner's contribution, if it gives one.
 
     Raises:
-        InvalidMessage: no client of ours says that.
+        InvalidMessage: the gathering makes no sense in this run.
     """
     beside = names_among(said.beside, layout.centre_memory)
     try:
@@ -347,10 +348,10 @@ def read_gather(said: Gathering, layout: Layout, give: Exchange | None, strategy
 
 
 def names_among(names: tuple[str, ...], known: Sequence[str]) -> tuple[str, ...]:
-    """Return names of vectors, as a message says them.
+    """Return `names` of vectors from a message, after a check that all are `known`.
 
     Raises:
-        InvalidMessage: they are not among those that are `known`.
+        InvalidMessage: a name is not among those that are `known`.
     """
     if not set(names) <= set(known):
         raise InvalidMessage("vectors that nobody keeps here")
@@ -358,5 +359,5 @@ def names_among(names: tuple[str, ...], known: Sequence[str]) -> tuple[str, ...]
 
 
 def largest(layout: Layout) -> int:
-    """Return bytes that may go over a link for exchanges at once: a row, and all that a learner remembers besides."""
+    """Return the most bytes of a payload of an exchange: a row, and all vectors that a learner has beside it."""
     return room(layout.parameters, 1 + len(layout.memory))

@@ -19,26 +19,25 @@ from roundelay.runtime.trace import Kind, TraceWriter, has_events, read_array
 
 
 class ExchangeNotes:
-    """Notes of the rows of a host; this one takes none. All methods but the first are called under the row's lock."""
+    """Notes of exchanges; this class keeps none. All methods but the first are called under the row's lock."""
 
     def so_far(self, rank: int) -> tuple[int, int]:
-        """Return the highest number of a request of that learner, and of an exchange of its row, noted so far: those to
-        come have higher ones."""
+        """Return the highest numbers noted of a request of learner `rank`, and of an exchange of its row."""
         return 0, 0
 
     def sent(self, row: Row, peer: int, number: int) -> None:
-        """Note that a row goes to row `peer`, as the other half of exchange `number` of that row."""
+        """Note that `row` is sent to row `peer`, as the other half of exchange `number` of row `peer`."""
 
     def begins(self, row: Row, number: int, terms: ExchangeTerms, asked: tuple[int, int], both: bool = True) -> None:
-        """Note that exchange `number` of a row that travels begins, and, if `both` rows travel, that it is sent. Of any
-        other exchange its learner notes the rest, for it waits.
+        """Note that exchange `number` of `row`, which travels, begins; if `both` rows travel, also that `row` is sent.
+        In any other exchange the learner waits, and notes the rest itself.
 
         Args:
-            asked: the learner that has asked for it, and the number of its request.
+            asked: the learner that has asked for the exchange, and the number of its request.
         """
 
     def taken(self, row: Row, peer: int, number: int) -> None:
-        """Note that a row is changed by exchange `number` with row `peer`."""
+        """Note that `row` is changed by exchange `number` with row `peer`."""
 
 
 NO_NOTES = ExchangeNotes()
@@ -46,10 +45,10 @@ NO_NOTES = ExchangeNotes()
 
 @final
 class RecordedExchanges(ExchangeNotes):
-    """Notes that are kept in the folder of a trace.
+    """Notes of exchanges that are kept in the folder of a trace.
 
     Args:
-        goes_on: there may be notes already, of a run that goes on.
+        goes_on: True if the run goes on from an earlier one, whose notes the folder may have.
     """
 
     def __init__(self, folder: Path, goes_on: bool = False) -> None:
@@ -104,7 +103,7 @@ def read_terms(folder: Path, rank: int) -> Iterator[ExchangeTerms]:
     """Yield the terms of exchanges by which row `rank` has travelled, in order of their numbers.
 
     Raises:
-        UserError: they are damaged; names file and line.
+        UserError: the file of terms is damaged; names file and line.
     """
     path = _terms_path(folder, rank)
     if not path.exists():

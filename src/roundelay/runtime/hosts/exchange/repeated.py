@@ -1,7 +1,7 @@
-"""Exchanges between hosts again, of rows that are all here: the two halves of each, with the arithmetic of hosts.
+"""Repetition of recorded exchanges between hosts, of rows that are all here: both halves, with the arithmetic of hosts.
 
 Two moments of each row are noted (notes.py): when it was sent, and when it was changed by the two rows as sent; its
-learner may have changed it in between. Whoever repeats them sees to their order.
+learner may have changed it in between. The caller sees to the order of events.
 
 Legend: P parameters.
 """
@@ -34,7 +34,7 @@ from roundelay.runtime.trace import Kind, TraceEvent, exchange_of, read_events
 
 @dataclass(frozen=True)
 class _Sent:
-    """A row as it was sent: its version and its mass then."""
+    """A row as it was sent, with its version and its mass then."""
 
     hold: Buffer
     version: int
@@ -43,7 +43,7 @@ class _Sent:
 
 @final
 class RepeatedExchanges(HostExchanges):
-    """Exchanges between hosts whose notes are in `folder`, with the rows of so many learners.
+    """Repeated exchanges between hosts, whose notes are in `folder`, with the rows of so many `learners`.
 
     Raises:
         UserError: the notes are damaged.
@@ -76,10 +76,10 @@ class RepeatedExchanges(HostExchanges):
         return exchange in self._visited if row == exchange[0] else (event.peer, *exchange) in self._sent
 
     def do(self, row: Row, event: TraceEvent) -> None:
-        """Do an event to a row, without locks; to a copy of one on a device, as hosts do.
+        """Apply an event of the record to `row`, without locks; where the row is on a device, to a copy, as hosts do.
 
         Raises:
-            ValueError: the row is at another version.
+            ValueError: the row is at another version than the event.
         """
         if (here := row.vector.cpu()) is not row.vector:
             self.do(row.at(here), event)
@@ -128,7 +128,7 @@ class RepeatedExchanges(HostExchanges):
         mine.end()
 
     def _take(self, row: Row, exchange: tuple[int, int], peer: int, terms: ExchangeTerms) -> None:
-        """Change a row by the two rows as sent, its own and the other."""
+        """Change `row` by the two rows as they were sent in `exchange`: its own, and that of `peer`."""
         mine, theirs = self._sent[row.rank, *exchange], self._sent[peer, *exchange]
         travels, share = row.rank == exchange[0], None
         if terms.decay is not None:

@@ -59,14 +59,15 @@ class RowFormat:
 
     @classmethod
     def of(cls, options: HostOptions, paced: bool) -> "RowFormat":
-        """Return the form that a run asks for; `paced`: no learner waits for exchanges, so that the link may choose."""
+        """Return the form of rows that the options of a run ask for; `paced`: no learner waits for exchanges, so the
+        speed of the link may choose it."""
         if paced:
             return cls(options.wire, options.fragments)
         return cls(options.codec.name, 1 if options.fragments == AUTO else options.fragments)
 
     @property
     def codec(self) -> Codec:
-        """The codec called `wire`."""
+        """Codec called `wire`."""
         return CODECS[self.wire]
 
     def said(self) -> str:
@@ -100,62 +101,62 @@ class Fragment:
 
     @classmethod
     def whole(cls, parameters: int) -> "Fragment":
-        """Return the fragment that is the whole row."""
+        """Return the fragment that is a whole row of so many `parameters`."""
         return cls(0, -(-parameters // CHUNK), parameters)
 
     @property
     def elements(self) -> slice:
-        """Its place in the vector."""
+        """Elements of the fragment, as a slice of the vector."""
         if self.part != WHOLE:
             return self.part.within(self.parameters)
         return slice(self.first * CHUNK, min(self.parameters, self.stop * CHUNK))
 
     @property
     def size(self) -> int:
-        """Number of its elements."""
+        """Number of elements of the fragment."""
         elements = self.elements
         return int(elements.stop) - int(elements.start)
 
     def parts(self, vector: Tensor) -> list[Tensor]:
-        """Return its chunks, (C,) each, of a vector (P,)."""
+        """Return the chunks of the fragment, (C,) each, as views of `vector` (P,)."""
         return list(torch.split(vector[self.elements], CHUNK))
 
 
 def room(parameters: int, vectors: int = 1) -> int:
-    """Return bytes that so many vectors (P,) take, with the first in any form."""
+    """Return the bytes that so many `vectors` (P,) take at most, the first by any codec."""
     return FP32.bytes_of(parameters) * vectors + 4 * -(-parameters // CHUNK)  # the most that a codec may take
 
 
 class Buffer:
-    """Room for one fragment of a row by any codec, and, behind a row as it is, for private vectors. Pages that are not
-    used cost nothing."""
+    """Buffer with room for one fragment of a row by any codec, or for a row in full precision and private vectors
+    behind it. Pages that are not used cost nothing."""
 
     def __init__(self, parameters: int, vectors: int = 1) -> None:
         lying: Any = np.empty(room(parameters, vectors), np.uint8)  # NumPy asks the kernel for large pages
         self.bytes, self.view = torch.from_numpy(lying), memoryview(lying)
 
     def filled(self, size: int, codec: Codec = FP32) -> memoryview:
-        """Return the part that `size` elements take."""
+        """Return the bytes of the buffer that `size` elements take when coded by `codec`."""
         return self.view[: codec.bytes_of(size)]
 
     def parts(self, size: int, codec: Codec) -> list[Tensor]:
-        """Return coded chunks of `size` elements."""
+        """Return the chunks of `size` elements, as coded by `codec`, as views of the buffer."""
         return codec.parts(self.bytes, size)
 
     def vectors(self, size: int, at: int = 0) -> list[Tensor]:
-        """Return chunks (C,) of `size` elements in full precision, `at` so many elements from the beginning."""
+        """Return the chunks (C,) of `size` elements in full precision, as views from element `at` of the buffer."""
         lying = self.bytes[4 * at : 4 * (at + size)].view(torch.float32)
         return list(torch.split(lying, CHUNK))
 
 
 class Scratch:
-    """A few chunks that stay in cache. One thread's."""
+    """Scratch space of one thread: a few chunks, which stay in cache."""
 
     def __init__(self) -> None:
         self._chunks = torch.empty(3, CHUNK).unbind()
 
     def take(self, size: int) -> tuple[Tensor, Tensor, Tensor]:
-        """Take three of them, (size,) each."""
+        """Return three vectors of scratch space, (size,) each."""
         a, b, c = self._chunks
         return (a, b, c) if size == CHUNK else (a[:size], b[:size], c[:size])
 
@@ -172,7 +173,7 @@ def swapped(rule: Rule) -> Rule:
 
 
 def encode(row: Row, fragment: Fragment, codec: Codec, hold: Buffer, error: Tensor | None, scratch: Scratch) -> None:
-    """Write, under the lock, `fragment` of the row to `hold` by `codec`, with `error` (P,) feedback if there is one."""
+    """Write, under the lock, `fragment` of the row to `hold` by `codec`, with feedback of `error` (P,) if given."""
     if codec.exact:
         hold.bytes[: 4 * fragment.size].view(torch.float32).copy_(row.vector[fragment.elements])
         return
@@ -182,15 +183,15 @@ def encode(row: Row, fragment: Fragment, codec: Codec, hold: Buffer, error: Tens
 
 
 def encode_change(row: Row, private: Tensor, hold: Buffer) -> None:
-    """Write, under the lock, the row less its `private` vector (P,) to `hold`."""
+    """Write the row minus the `private` vector (P,) to `hold`. Call it under the row's lock."""
     parameters = len(private)
     for x, p, out in zip(row.parts, torch.split(private, CHUNK), hold.vectors(parameters), strict=True):
         torch.sub(x, p, out=out)
 
 
 def apply_report(row: Row, hold: Buffer, beside: Sequence[Tensor], scratch: Scratch, rule: Rule) -> None:
-    """Apply the centre's half, under the lock, a mutation begun. `hold` has the change that came, and afterwards the
-    other row as the rule leaves it; `beside` are vectors (P,)."""
+    """Apply, under the lock, a mutation begun, a report to the centre, which is `row`. `hold` has the change that came,
+    and afterwards the other row as the rule leaves it; `beside` are the vectors (P,) beside the centre."""
     vectors = [torch.split(vector, CHUNK) for vector in beside]
     for number, (change, centre) in enumerate(zip(hold.vectors(len(row.vector)), row.parts, strict=True)):
         nothing, _, _ = scratch.take(len(centre))
@@ -198,8 +199,8 @@ def apply_report(row: Row, hold: Buffer, beside: Sequence[Tensor], scratch: Scra
 
 
 def take_centre(row: Row, private: Tensor, sent: Buffer, found: Buffer, untouched: bool) -> None:
-    """Set, under the lock, a mutation begun, the reporting row and its `private` vector (P,) to the centre as it was
-    `found`; the row keeps its own moves since its change was `sent`."""
+    """Set the row that has reported, and its `private` vector (P,), to the centre as it was `found`. Unless
+    `untouched`, the row keeps its own moves since its change was `sent`. Call it under the lock, a mutation begun."""
     parameters = len(private)
     changes, centres = sent.vectors(parameters), found.vectors(parameters)
     for x, p, change, centre in zip(row.parts, torch.split(private, CHUNK), changes, centres, strict=True):
@@ -220,8 +221,8 @@ def apply_remote(
     rule: Rule,
     private: int,
 ) -> None:
-    """Apply the server's half, under the lock, a mutation begun. `hold` has the payload that came: m^ and so many
-    private vectors, one after the other; t^ takes the place of m^."""
+    """Apply, under the lock, a mutation begun, the server's half of an exchange. `hold` has the payload: m^ and so many
+    `private` vectors; t^ takes the place of m^. `error` (P,) remembers what the codec leaves out."""
     rows = fragment.parts(row.vector)
     if codec.exact:
         vectors = [hold.vectors(fragment.size, fragment.size * (1 + number)) for number in range(private)]
@@ -241,8 +242,8 @@ def apply_remote(
 
 
 def apply_along(row: Row, along: Sequence[Tensor], hold: Buffer, rule: Rule) -> None:
-    """Apply the server's half, under the lock, a mutation begun, where vectors `along` (P,) of its learner take part.
-    `hold` has the other row and the same of its learner, whose places these take."""
+    """Apply, under the lock, a mutation begun, the server's half of an exchange in which vectors `along` (P,) take
+    part. `hold` has the other row and the vectors of its learner; this row and `along` take their places."""
     parameters = len(row.vector)
     came = [hold.vectors(parameters, number * parameters) for number in range(1 + len(along))]
     own = [row.parts, *(torch.split(vector, CHUNK) for vector in along)]
@@ -266,9 +267,14 @@ def apply_reply(
     untouched: bool,
     along: int = 0,
 ) -> None:
-    """Apply the client's half, under the lock, a mutation begun. `sent` has m^, `found` t^ and so many vectors `along`
-    of the other learner; `private` are (P,), those of this learner that went along as well. If the row is `untouched`
-    since it was sent, it takes the rule's result as it is."""
+    """Apply the client's half of an exchange. Call it under the row's lock, with a mutation begun.
+
+    Args:
+        sent: has m^.
+        found: has t^, and `along` vectors of the other learner.
+        private: vectors (P,) that the rule takes, and those of this learner that went along.
+        untouched: the row has not changed since it was sent: in full precision it becomes the rule's result itself.
+    """
     vectors, rows, size = [fragment.parts(vector) for vector in private], fragment.parts(row.vector), fragment.size
     vectors += [found.vectors(size, (1 + number) * size) for number in range(along)]
     coded = zip(sent.parts(fragment.size, codec), found.parts(fragment.size, codec), strict=True)
@@ -298,8 +304,8 @@ class LinkForm:
     """Form of rows in the exchanges of one learner with the learners of one other host.
 
     Args:
-        row_format: as the run says it.
-        parameters: of the row.
+        row_format: the form that the run asks for.
+        parameters: number of parameters of the row.
     """
 
     def __init__(self, row_format: RowFormat, parameters: int) -> None:
@@ -314,13 +320,13 @@ class LinkForm:
         return form.fragment(self._parameters, self._turn), form.codec
 
     def said(self) -> str:
-        """Return the form in words, with the seconds that an exchange takes lately."""
+        """Return the form in words, with the seconds that an exchange has taken lately."""
         parts = "whole" if self._fragments == 1 else f"in {self._fragments} parts"
         took = f", {self._seconds / self._fragments:.2g} s an exchange" if self._seconds else ""
         return f"{self._wire}, {parts}{took}"
 
     def took(self, seconds: float) -> None:
-        """Note that the exchange of the fragment that was next has been made, and took so long."""
+        """Note that the exchange of the fragment that `next` returned has been made, in `seconds`."""
         self._turn += 1
         seconds *= self._fragments  # of the whole row
         self._seconds += (NEWEST if self._seconds else 1.0) * (seconds - self._seconds)
@@ -341,10 +347,10 @@ SETTLED: Final = 60
 
 
 def settled(row_format: RowFormat, parameters: int, seconds_of: Callable[[int], float]) -> LinkForm:
-    """Return the form that rows of so many parameters come to have on a link.
+    """Return the form that rows of so many `parameters` come to have on a link.
 
     Args:
-        seconds_of: an exchange in which so many bytes go each way.
+        seconds_of: returns the seconds that an exchange takes, given the bytes that go each way.
     """
     form = LinkForm(row_format, parameters)
     for _ in range(SETTLED):

@@ -1,4 +1,4 @@
-"""Applies exchanges of other hosts' clients to rows of this host: the other half of client.py.
+"""Server of this host: it applies exchanges of other hosts' clients (client.py) to rows of this one.
 
 Every learner elsewhere has a session here for its exchanges and fetches, and one for its requests to lower ranks: a
 link, and the last reply, for the case that the link breaks before it has arrived. It takes a thread while it attends to
@@ -67,23 +67,23 @@ from roundelay.runtime.rows import Row
 from roundelay.strategies.base import Strategy
 
 SERVER = -2
-"""Takes the place of a rank in messages about a wait for a lock."""
+"""Number of a server, in the place of a rank, in messages about a wait for a lock."""
 
 
 BUFFERS_A_ROW = 2
-"""Buffers of a row of this host, and of the centre: one for the payload that is applied to it, one for the next that
-comes."""
+"""Buffers for each row of this host, and for the centre: one for the payload that is applied to the row, one for the
+next that comes."""
 
 
 class _OfThread(threading.local):
-    """Chunks that stay in the cache of whichever thread is at work."""
+    """Scratch chunks of each thread, which stay in its cache."""
 
     def __init__(self) -> None:
         self.scratch = Scratch()
 
 
 class _Superseded(Exception):
-    """The client has come again over another link: it does not wait for this reply."""
+    """Error: the client has come again over another link, and does not wait for this reply."""
 
 
 @dataclass(frozen=True)
@@ -94,14 +94,14 @@ class _Reply:
 
 @final
 class ExchangeServer:
-    """One host's side of exchanges that clients of other hosts ask for.
+    """Server of one host for exchanges that clients of other hosts ask for.
 
     Args:
         client: of this host; its arena, leases and allowance are the server's too. Others may exchange with its rows,
             and with the centre while that is here.
-        patience: seconds, for a row's lease and lock together; less than the askers'. A row whose learner stands still
-            in the middle of a step counts as dead.
-        strategy: of the run, for rules of its own.
+        patience: most seconds for a row's lease and lock together; less than the askers' patience. A row whose learner
+            stands still in the middle of a step counts as dead.
+        strategy: the strategy of the run, for rules of its own.
 
     As for the client, torch should use one thread here.
     """
@@ -140,21 +140,21 @@ class ExchangeServer:
             session.attend(link, hello)
 
     def living_changed(self) -> None:
-        """Look which learners live by now, as the arena says."""
+        """Read from the arena which learners live now, and let go of what dead ones hold."""
         with self._gate:
             sessions = list(self._sessions.values())
         for session in sessions:
             session.living_changed()
 
     def error_of(self, row: int) -> Tensor:
-        """Return the memory (P,) of the run's codec for when row `row` is visited, guarded by that row's lock."""
+        """Return what the run's codec has left out of visited row `row`, (P,), guarded by the row's lock."""
         with self._gate:
             if row not in self._errors:
                 self._errors[row] = torch.zeros(self.client.layout.parameters)
             return self._errors[row]
 
     def traffic(self) -> dict[int, LinkTraffic]:
-        """Return traffic by host that asks."""
+        """Return the traffic with each host that asks."""
         with self._gate:
             sessions = list(self._sessions.values())
         return LinkTraffic.summed(session.traffic for session in sessions)
@@ -175,7 +175,7 @@ class ExchangeServer:
 
 @final
 class PeerSession:
-    """Attends to one learner of another host, over one link at a time."""
+    """Session of one learner of another host with this server, over one link at a time."""
 
     def __init__(self, server: ExchangeServer, asker: int) -> None:
         self._server, self._client, self._asker = server, server.client, asker
@@ -196,7 +196,7 @@ class PeerSession:
 
     @property
     def _place(self) -> GatheringPlace | None:
-        """The learner's place at gatherings, if the centre is here, where it may have been made again."""
+        """Place of the learner at gatherings, if the centre is here; it may have been made again here."""
         centre = self._client.layout.learners
         if self._gatherings is None and is_here(self._arena, centre, self._client.here) and centre in self._rows:
             self._gatherings = GatheringPlace(self._arena, self._rows[centre], self._asker, self._look)
@@ -210,7 +210,7 @@ class PeerSession:
         self._server.watch.add(link, partial(self._attend, link, hello))
 
     def _attend(self, link: Link, hello: ExchangeHello) -> bool:
-        """Attend to a message over the link, if it is still the session's; False: no more will come."""
+        """Handle the next message over `link`; return False if no more will come, or it was replaced."""
         with self._turn:
             if link is not self._link:
                 return False
@@ -241,7 +241,7 @@ class PeerSession:
             return goes_on
 
     def _hear(self, link: Link, traffic: LinkTraffic) -> None:
-        """Take the next message, and reply to it."""
+        """Receive the next message over `link`, and reply to it."""
         try:
             message = link.hear(self._dialect, 0.0, into=self._room)  # a message that breaks is forgotten
             if isinstance(message, SettledMessage):
@@ -265,8 +265,8 @@ class PeerSession:
                 self._drop()
 
     def living_changed(self) -> None:
-        """Keep no row for a learner that is dead, and to which there is no link; and none of this host in flight to
-        it. From any thread."""
+        """End exchanges in which a row of this host is in flight to the learner, if that is dead, and drop the row kept
+        for a reply once its link is closed. From any thread."""
         if self._meets and not self._alive[self._asker]:
             self.hang_up()
         if self._turn.acquire(blocking=False):  # else the thread that has it looks too, when the link ends
@@ -281,7 +281,7 @@ class PeerSession:
             self._drop()
 
     def _forget(self) -> None:
-        """Forget the last exchange, which is over for its client."""
+        """Forget the last exchange and its reply: it is over for its client."""
         self._state.take(Event.FORGET)
         self._last = _Reply()
 
@@ -328,11 +328,11 @@ class PeerSession:
         return replace(found, payload=()) if getattr(message, "both", False) else found
 
     def _checked(self, message: ExchangeMessage | FetchMessage) -> Callable[[], _Reply | None]:
-        """Return a function that does as the message asks and makes the reply; None, or TimeoutError: no learner is
-        there.
+        """Check a message, and return a function that does as it asks and returns the reply. If that function returns
+        None or raises TimeoutError, the exchange was not made.
 
         Raises:
-            InvalidMessage: none of our clients would ask for that.
+            InvalidMessage: the message makes no sense in this run.
         """
         layout, number, row = self._client.layout, message.n, self._rows.get(message.peer)
         if row is None or not is_here(self._arena, message.peer, self._client.here):
@@ -361,8 +361,7 @@ class PeerSession:
         return read_gather(said, self._client.layout, give, self._server.strategy)
 
     def _checked_question(self, message: FetchMessage, gather: Gather) -> Callable[[], _Reply | None]:
-        """Return a function that answers a learner of a gathering, which asks whether it may go on, or comes with
-        nothing."""
+        """Return a function that replies to a learner that asks if it may go on, or comes with nothing."""
         place = self._place
         if place is None:
             raise InvalidMessage("the centre is not here")
@@ -415,8 +414,8 @@ class PeerSession:
         return _Reply(reply, (hold.view[: terms.vector_bytes],) if terms.returns else ())
 
     def _meet(self, row: Row, terms: ExchangeTerms, number: int) -> _Reply | None:
-        """Send `row` while the other comes, and then apply the rule to it. It is in flight meanwhile, as the other is:
-        the holder of the other waits for nothing but this one, which is of higher rank."""
+        """Send `row` while the asker's row comes, and then apply the rule to `row`. Both rows are in flight meanwhile;
+        the holder of the asker's row waits for `row` alone, which is of higher rank."""
         fragment, codec, scratch = terms.fragment, terms.codec, self._server.of_thread.scratch
         error, weight, share = terms.memory(self._arena, row.rank, partial(self._server.error_of, row.rank)), 0.0, None
         with self._client.row_leases.held(row.rank, self._server.patience, self._look) as lease:
@@ -453,10 +452,10 @@ class PeerSession:
                 row.check_in(lease)
 
     def _swap(self, number: int, payload: memoryview, came: Buffer) -> None:
-        """Send a row while the other comes.
+        """Send a row, `payload`, while the other comes into `came`.
 
         Raises:
-            LinkError, TimeoutError: it does not, or both did not get through.
+            LinkError, TimeoutError: one of the rows did not get through.
         """
         link, gone = self._mine, threading.Event()
         assert link is not None
@@ -487,7 +486,7 @@ class PeerSession:
             self._meets = False
 
     def _come(self, row: Row, terms: ExchangeTerms, gather: Gather, number: int) -> _Reply | None:
-        """Let a learner come to a gathering, and apply its contribution, if that counts."""
+        """Let the learner come to a gathering, apply its contribution to `row` if that counts, and return the reply."""
         place = self._place
         assert place is not None  # the row is the centre
         counts, reply = place.admits(gather), _Reply(RowReply(number, row.version))
@@ -500,18 +499,17 @@ class PeerSession:
         return replace(reply, said=replace(reply.said, counts=counts, waits=place.arrives(gather)))
 
     def _is_awaited(self, row: Row, terms: ExchangeTerms) -> bool:
-        """Return True if the learner of `row` still waits for this exchange, where it has asked for it, and has not had
-        it."""
+        """Return True unless the learner of `row` has asked for this exchange and waits no more, or has had it."""
         channel = self._client.channels.get(row.rank)
         return terms.asked is None or (channel is not None and channel.awaits(terms.asked, self._asker))
 
     def _is_wanted(self, row: Row, terms: ExchangeTerms) -> bool:
-        """Return True if it is awaited, and note that it has been had."""
+        """Return True if `_is_awaited`, and note that the exchange is made now."""
         channel = self._client.channels.get(row.rank)
         return terms.asked is None or (channel is not None and channel.visited(terms.asked, self._asker))
 
     def _carry(self, row: Row, terms: ExchangeTerms, number: int) -> _Reply | None:
-        """Let `row` travel to the asker's."""
+        """Have the client of this host exchange `row` with the asker's; return the reply; None: it failed."""
         carrier = self._client.channels[row.rank].carrier
         try:
             carried = carrier.exchange(terms, (), partial(self._lives, row), self._look)
@@ -520,17 +518,17 @@ class PeerSession:
         return None if carried is None else _Reply(DoneReply(number, carried.version))
 
     def _look(self) -> None:
-        """Look: called while this waits for a row."""
+        """Raise an error if a wait for a row is to end: the link is closed or replaced, or it has taken too long."""
         if self._mine is None or self._mine.closed:
             raise _Superseded
         if time.monotonic() > self._until:
             raise TimeoutError("a row that others want is busy")
 
     def hang_up(self) -> None:
-        """Close the link."""
+        """Close the link of the session."""
         if self._link is not None:
             self._link.close()
 
     def close(self) -> None:
-        """Close: no learner is attended to any more."""
+        """Close the session: no further message is handled."""
         self._arena.close()

@@ -55,7 +55,7 @@ class Role(Enum):
 
 
 class State(Enum):
-    """A state of one end."""
+    """State of one end of an exchange."""
 
     __hash__ = object.__hash__  # Enum's own is a call of Python's, and each event looks in two tables
 
@@ -72,7 +72,7 @@ class State(Enum):
 
 
 class Event(Enum):
-    """Something that happens at one end."""
+    """Event at one end of an exchange."""
 
     __hash__ = object.__hash__
 
@@ -144,15 +144,15 @@ REPLIES: Mapping[str, Event] = {event.value: event for event in (Event.ROW, Even
 
 
 class OutOfTurn(Exception):
-    """An event that the state of an exchange does not allow."""
+    """Error: the state of an exchange does not allow an event."""
 
 
 @final
 class ExchangeState:
-    """One end of one exchange after another.
+    """State machine of one end of exchanges, one after the other.
 
     Args:
-        guard: held while an event is taken, where several threads feed this machine.
+        guard: lock that is held while an event is taken, where several threads feed this machine.
     """
 
     def __init__(self, role: Role, guard: AbstractContextManager[object] | None = None) -> None:
@@ -160,7 +160,7 @@ class ExchangeState:
         self._guard = guard or nullcontext()
 
     def take(self, event: Event) -> State:
-        """Change to the next state, and return it.
+        """Change to the state that follows on `event`, and return it.
 
         Raises:
             OutOfTurn: this state does not allow `event`; nothing has changed.
@@ -181,10 +181,10 @@ class ExchangeState:
         return True
 
     def hear(self, reply: str) -> State:
-        """Take the reply of that name.
+        """Take the event of a reply, given its name on the wire; return the new state.
 
         Raises:
-            OutOfTurn: there is none of that name, or it does not answer the last message.
+            OutOfTurn: no reply has that name, or it does not answer the last message.
         """
         event = REPLIES.get(reply)
         if event is None:
@@ -193,5 +193,5 @@ class ExchangeState:
 
     @property
     def word(self) -> str:
-        """The message that this state sends; empty if it sends none."""
+        """Name of the message that this state sends; "" if it sends none."""
         return WORDS[self.role].get(self.state, "")

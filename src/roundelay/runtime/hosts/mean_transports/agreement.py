@@ -43,23 +43,23 @@ from roundelay.runtime.messages import InvalidMessage
 from roundelay.runtime.procs.coordination.means import MemberLost
 
 CALL_SECONDS = 1e-3
-"""Longest pause between two looks whether a call of a library is through, which rings no bell."""
+"""Most seconds between two looks whether a call of a library is complete, since the library rings no bell."""
 
 
 class CommunicatorBroken(Exception):
-    """A communicator is of no more use: a member is lost, or could not go on; says which."""
+    """Error: a communicator is of no more use, since a member is lost or could not go on; says which."""
 
 
 @final
 class CommunicatorAgreement:
-    """This host's part in it, for one part of a segment.
+    """This host's side of the agreement on communicators, for one part of a segment.
 
     Args:
-        host: number of this one.
-        links: by host, to all others.
-        alive: does a host take part in the run, as far as is known here?
-        seconds: that hosts wait for each other.
-        leader: number of the host that leads, as far as is known here; one that is lost as long as no other does.
+        host: number of this host.
+        links: links to all other hosts, by their numbers.
+        alive: returns True if a host takes part in the run, as far as is known here.
+        seconds: how long hosts wait for each other.
+        leader: returns the number of the host that leads, or led last, as far as is known here.
     """
 
     def __init__(
@@ -85,17 +85,17 @@ class CommunicatorAgreement:
     # Messages ---------------------------------------------------------------------------------------------------------
 
     def _tell(self, hosts: Sequence[int], message: OfPart) -> None:
-        """Tell all others among `hosts`; one that does not hear it is lost, as its link will say."""
+        """Send a message to all other `hosts`. One that cannot be reached is lost, as its link will say."""
         for host in hosts:
             if host != self._host and host not in self._lost:
                 with suppress(LinkError):
                     self._links[host].say(message)
 
     def heard(self, host: int, message: OfPart) -> bool:
-        """Take a message; False: it is about something else.
+        """Handle a message of another host; return False if it is not about agreement.
 
         Raises:
-            InvalidMessage: it makes no sense here.
+            InvalidMessage: the message makes no sense in the present state.
         """
         with self._changed:
             match message:
@@ -119,7 +119,7 @@ class CommunicatorAgreement:
         return True
 
     def lost(self, host: int) -> None:
-        """Note that the link to a host is gone."""
+        """Note that the link to `host` is gone."""
         with self._changed:
             self._lost.add(host)
             self._changed.notify_all()
@@ -130,10 +130,11 @@ class CommunicatorAgreement:
         return [host for host in hosts if host in self._lost or not self._alive(host)]
 
     def check(self, terms: CommunicatorTerms) -> None:
-        """
+        """Check that a communicator is still of use.
+
         Raises:
-            CommunicatorBroken: a communicator is of no more use.
-            PartOver.
+            CommunicatorBroken: a member is lost, or could not go on.
+            PartOver: the part of the segment is over.
         """
         self._part.check()
         if gone := self._gone(terms.members):
@@ -142,10 +143,10 @@ class CommunicatorAgreement:
             raise CommunicatorBroken("another host could not go on with it")
 
     def until(self, terms: CommunicatorTerms, ready: Callable[[], bool], called: Callable[[], bool]) -> None:
-        """Wait for something of this host: for learners, or for calls of a library where there are such (`called`).
+        """Wait until `ready`; while `called` returns True, a call of a library is under way, and is looked at often.
 
         Raises:
-            CommunicatorBroken, PartOver.
+            CommunicatorBroken, PartOver: as `check`, before it is ready.
         """
         pause, bell = 50e-6, self._part.bell
         heard = bell.heard()
@@ -155,7 +156,7 @@ class CommunicatorAgreement:
             heard, pause = bell.heard(), min(2 * pause, CALL_SECONDS)
 
     def _wait(self, ready: Callable[[], bool], check: Callable[[], None], what: str, seconds: float | None) -> None:
-        """Wait until it is `ready`, under the lock."""
+        """Wait until `ready`, under the lock, for at most `seconds`; `check` may raise an error to end the wait."""
         deadline = None if seconds is None else time.monotonic() + seconds
         while not ready():
             check()
@@ -164,13 +165,13 @@ class CommunicatorAgreement:
             self._changed.wait(LISTEN_SECONDS)
 
     def agree(self, progress: MeansDone) -> CommunicatorTerms:
-        """Return the next communicator, with all hosts that live.
+        """Return the terms of the next communicator, made of all hosts that live.
 
         Raises:
             CommunicatorBroken: no learner of this host lives.
-            LinkError: the host that leads does without this one.
+            LinkError: the host that leads takes this one for lost.
             TimeoutError: a host does not come, or none leads.
-            PartOver.
+            PartOver: the part of the segment is over.
         """
         deadline = time.monotonic() + self._seconds
         while (terms := self.come(progress, deadline)) is None:
@@ -183,12 +184,12 @@ class CommunicatorAgreement:
         return terms
 
     def come(self, progress: MeansDone, deadline: float) -> CommunicatorTerms | None:
-        """Come to the next communicator, and return it, once it is made; None: it is not by that time, or another host
-        leads now. The host that leads makes it when all others have come; one without learners that live is in none.
+        """Return the terms of the next communicator, once it is made; None: it was not made by `deadline`, or another
+        host leads now. The leader makes it when all others have come; a host without living learners is in none.
 
         Raises:
-            LinkError: the host that leads does without this one.
-            PartOver.
+            LinkError: the host that leads takes this one for lost.
+            PartOver: the part of the segment is over.
         """
         leader, lived = self._leader(), self.lives
 
@@ -203,18 +204,18 @@ class CommunicatorAgreement:
 
     @property
     def lives(self) -> bool:
-        """Does a learner of this host live?"""
+        """True if a learner of this host lives."""
         return self._alive(self._host)
 
     def _ready(self, progress: MeansDone) -> ReadyForMeans:
-        """Return the message of this host that it is ready. The next communicator has a number of which no host has
-        heard: a leader that is lost may have told some of one and not others."""
+        """Return the message that this host is ready for the next communicator. That communicator has a number of which
+        no host has heard: a leader that is lost may have told some of one and not others."""
         with self._changed:
             heard = [number for number, _ in (*self._weights, *self._keys)]
             return ReadyForMeans(self._part.number, progress, max(self._terms.number, self._broken, *heard, 0))
 
     def _make(self, progress: MeansDone, over: Callable[[], bool]) -> bool:
-        """Make the next communicator once all others are ready for one; False: they were not before it is `over`."""
+        """Make the next communicator once all other hosts are ready; return False if it was `over` before."""
 
         def due() -> bool:
             ready = {*self._links} <= {*self._come, *self._gone([*self._links])}
@@ -232,8 +233,8 @@ class CommunicatorAgreement:
         return True
 
     def _await_terms(self, leader: int, progress: MeansDone, over: Callable[[], bool]) -> bool:
-        """Say that this host is ready for the next communicator, if it has not yet, and wait for that; False: none was
-        made before it is `over`."""
+        """Tell the leader that this host is ready, unless told before, and wait for the next communicator; return False
+        if none was made before it was `over`."""
         if self._coming is None or self._coming[0] != leader:
             self._coming = leader, self._ready(progress)
             self._tell([leader], self._coming[1])
@@ -248,7 +249,7 @@ class CommunicatorAgreement:
         return True
 
     def abandon(self, terms: CommunicatorTerms) -> None:
-        """Let all members know that a communicator is of no more use."""
+        """Tell all members that the communicator is of no more use."""
         with self._changed:
             self._broken = max(self._broken, terms.number)
             self._keys = {where: value for where, value in self._keys.items() if where[0] > terms.number}
@@ -259,7 +260,7 @@ class CommunicatorAgreement:
         """Return all learners' weights in mean `number`, by rank, once all members' learners have come to it.
 
         Raises:
-            CommunicatorBroken, PartOver.
+            CommunicatorBroken, PartOver: as `check`, before that.
         """
         where = terms.number, number
         self._tell(terms.members, MeanWeights(self._part.number, *where, tuple(mine)))
@@ -271,17 +272,17 @@ class CommunicatorAgreement:
         return [weight for host in terms.members for weight in found[host]]
 
     def set_key(self, terms: CommunicatorTerms, key: str, value: bytes) -> None:
-        """Tell all members something."""
+        """Set `key` to `value`, for all members."""
         with self._changed:
             self._keys[terms.number, key] = value
             self._changed.notify_all()
         self._tell(terms.members, Key(self._part.number, terms.number, key, value))
 
     def key(self, terms: CommunicatorTerms, key: str, seconds: float | None = None) -> bytes:
-        """Return the value that a member has set, once it has.
+        """Return the value of `key`, once a member has set it.
 
         Raises:
-            CommunicatorBroken, TimeoutError, PartOver.
+            CommunicatorBroken, TimeoutError, PartOver: `check` fails before, or `seconds` have passed.
         """
         where, seconds = (terms.number, key), self._seconds if seconds is None else seconds
         with self._changed:
@@ -295,14 +296,14 @@ class CommunicatorAgreement:
 
 
 class Communicator(Protocol):
-    """The part of a communicator that each way of means has of its own."""
+    """Interface of communicators, which each way of means implements."""
 
     idle: bool
-    """Is nothing of it under way?"""
+    """True if no call of the communicator is under way."""
 
     @property
     def terms(self) -> CommunicatorTerms:
-        """Terms on which hosts have agreed."""
+        """Terms of the communicator, on which hosts have agreed."""
 
     def end(self) -> None:
         """End the communicator."""
@@ -312,11 +313,11 @@ C = TypeVar("C", bound=Communicator)
 
 
 class AgreedTransport(MeanTransport, Generic[C]):
-    """One host of those that take means over communicators.
+    """Transport of means over communicators on which hosts have agreed.
 
     Args:
-        way: a word for it, for people.
-        seconds: that a mean which has failed is tried again.
+        way: a word for the way of means, for people.
+        seconds: how long a mean that has failed is tried again.
     """
 
     def __init__(self, agreement: CommunicatorAgreement, way: str, seconds: float) -> None:
@@ -367,7 +368,7 @@ class AgreedTransport(MeanTransport, Generic[C]):
                     mean = self._last = mean.share.next(mean.number)  # perhaps without a learner that has died
 
     def _renew(self, terms: CommunicatorTerms) -> None:
-        """Begin with another communicator; all members come to have the newest mean that one has complete."""
+        """Begin with a communicator of these terms; its members then all have the newest mean that any has complete."""
         self._communicator = communicator = self._connect(terms)
         self._catch_up(communicator)
         communicator.idle = True
@@ -380,7 +381,7 @@ class AgreedTransport(MeanTransport, Generic[C]):
             communicator.end()
 
     def _note(self, mean: LocalMean) -> None:
-        """Note the mean's number where it is complete, by any thread: this host's learners may have used it."""
+        """Note the number of `mean` if that is complete, by any thread: this host's learners may have used it."""
         if mean.share.done >= mean.number:
             self._progress = MeansDone(mean.number, mean.share.total(mean.number), len(mean.mean))
 
@@ -393,11 +394,11 @@ class AgreedTransport(MeanTransport, Generic[C]):
         """Return the communicator of these terms.
 
         Raises:
-            CommunicatorBroken, LinkError, TimeoutError, PartOver.
+            CommunicatorBroken, LinkError, TimeoutError, PartOver: the members cannot be connected.
         """
 
     def _catch_up(self, communicator: C) -> None:
-        """Give a mean that some hosts have complete, and others not, to these."""
+        """Give the newest complete mean to the hosts that do not have it."""
         progress = communicator.terms.progress
         newest = max(progress, key=lambda one: one.done)
         if self._last is not None and any(one.done != newest.done for one in progress):
@@ -407,17 +408,17 @@ class AgreedTransport(MeanTransport, Generic[C]):
 
     @abstractmethod
     def _pass_on(self, communicator: C, mean: LocalMean, source: int) -> None:
-        """Give the last mean that the member at place `source` has complete to all; here it belongs into `mean`, where
-        it is not complete yet.
+        """Give the last mean that is complete on the member at place `source` to all members; on a host where it is not
+        complete yet, it is written into `mean`.
 
         Raises:
-            CommunicatorBroken, PartOver.
+            CommunicatorBroken, PartOver: the mean was not passed on.
         """
 
     @abstractmethod
     def _sum(self, communicator: C, mean: LocalMean) -> None:
-        """Take the next mean.
+        """Sum the vectors of the next mean over all members, and complete it.
 
         Raises:
-            CommunicatorBroken, MemberLost, PartOver.
+            CommunicatorBroken, MemberLost, PartOver: the mean was not taken.
         """

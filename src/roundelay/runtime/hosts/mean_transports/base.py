@@ -37,18 +37,18 @@ P = TypeVar("P", bound=OfPart)
 
 
 class PartOver(Exception):
-    """The part of the segment is over."""
+    """Signal that the part of the segment is over."""
 
 
 @final
 class MeansPart:
-    """Part of a segment, of a run or of a session.
+    """Part of a segment, as threads that take means see it.
 
     Args:
-        number: one that no other part has.
-        bell: rung by learners.
-        dialect: of the links for means and mixes.
-        also: raises an error of its own where waits are to end for another reason.
+        number: a number that no other part has.
+        bell: the bell that learners ring.
+        dialect: messages of the links for means and mixes.
+        also: called during waits; raises an error if they are to end for another reason.
     """
 
     def __init__(self, number: int, bell: Bell, dialect: Dialect, also: Callable[[], None] = lambda: None) -> None:
@@ -56,19 +56,20 @@ class MeansPart:
         self.ended = threading.Event()
 
     def check(self) -> None:
-        """
+        """Check that the part goes on.
+
         Raises:
-            PartOver: it is.
+            PartOver: the part is over.
         """
         if self.ended.is_set():
             raise PartOver
         self._also()
 
     def until(self, ready: Callable[[], bool]) -> None:
-        """Wait for something of this host.
+        """Wait until `ready`, which is called again when a learner of this host rings.
 
         Raises:
-            PartOver: the part is over before.
+            PartOver: the part is over before that.
         """
         heard = self.bell.heard()
         while not ready():
@@ -77,10 +78,10 @@ class MeansPart:
             heard = self.bell.heard()
 
     def receive(self, link: Link, kind: type[P], into: Tensor | None = None) -> P:
-        """Return the next message of this part, which must be of this kind; its payload goes `into` a vector.
+        """Return the next message of this part, which must be of `kind`; its payload is written `into` that vector.
 
         Raises:
-            PartOver, LinkError.
+            PartOver, LinkError: as `receive_any`; also LinkError for a message of another kind.
         """
         message = self.receive_any(link, into)
         if not isinstance(message, kind):
@@ -88,11 +89,11 @@ class MeansPart:
         return message
 
     def receive_any(self, link: Link, into: Tensor | None = None) -> OfPart:
-        """Return the next message of this part. The rest of an earlier part is passed over.
+        """Return the next message of this part; messages of an earlier part are dropped.
 
         Raises:
-            PartOver: also where the other end has begun a later one, whose first message is left for that.
-            LinkError.
+            PartOver: the part is over; or the other end has begun a later one, whose first message stays for that.
+            LinkError: the link is closed.
         """
         while True:
             try:
@@ -109,12 +110,12 @@ class MeansPart:
 
 
 def as_bytes(vector: Tensor) -> Any:
-    """Return the bytes as they lie in memory."""
+    """Return the bytes of a vector, as they lie in memory, without a copy."""
     return vector.view(torch.uint8).numpy()
 
 
 def encoded(codec: Codec, vector: Tensor) -> Tensor:
-    """Return a vector (P,) that has been decoded before, as bytes."""
+    """Return the bytes of a vector (P,) coded by `codec`, by which it was decoded before, so nothing is lost."""
     coded = torch.empty(codec.bytes_of(len(vector)), dtype=torch.uint8)
     for x, out in zip(torch.split(vector, CHUNK), codec.parts(coded, len(vector)), strict=True):
         codec.encode(x, out)
@@ -122,7 +123,7 @@ def encoded(codec: Codec, vector: Tensor) -> Tensor:
 
 
 def decode(codec: Codec, coded: Tensor, vector: Tensor) -> None:
-    """Decode the bytes that came into `vector`; a vector that travels uncoded is there already."""
+    """Decode the bytes `coded` that came into `vector`; a vector that travels uncoded is there already."""
     if not codec.exact:
         for x, part in zip(torch.split(vector, CHUNK), codec.parts(coded, len(vector)), strict=True):
             codec.decode(part, x)
@@ -131,7 +132,7 @@ def decode(codec: Codec, coded: Tensor, vector: Tensor) -> None:
 @final
 @dataclass(frozen=True, eq=False)
 class LocalMean:
-    """One mean of all learners under way, as this host has it."""
+    """A mean of all learners that is under way, as this host has it."""
 
     number: int  # 1 for the first of a part
     weights: Sequence[float]  # of this host's learners that are in it, in rank order
@@ -141,13 +142,13 @@ class LocalMean:
     share: "LocalShare"
 
     def pieces(self, elements: int) -> list[slice]:
-        """Return the vector cut into pieces of so many elements, from the last to the first, as backward goes through
-        it."""
+        """Return slices that cut the vector into pieces of so many `elements`, from the last to the first, as backward
+        goes through it."""
         size = len(self.mean)
         return [slice(at, min(at + elements, size)) for at in reversed(range(0, size, elements))]
 
     def computed(self, first: int) -> bool:
-        """Return True if all vectors are complete from element `first` on."""
+        """Return True if the vectors of all learners of this host are complete from element `first` on."""
         return self.share.computed(first)
 
     def add(self, part: Tensor, piece: slice, total: float, afresh: bool = False) -> None:
@@ -155,7 +156,7 @@ class LocalMean:
         of the `total` weight of all learners, in rank order. `afresh`: the old values of `part` do not count.
 
         Raises:
-            MemberLost, PartOver.
+            MemberLost, PartOver: a learner has died, or the part is over, before the elements are computed.
         """
         self.share.until_computed(piece.start)
         shares = [weight / total for weight in self.weights]
@@ -166,14 +167,14 @@ class LocalMean:
             add_shares_(part[at : at + CHUNK], [vector[low:high] for vector in self.vectors], shares)
 
     def alike_unless(self, weights: Sequence[float]) -> "tuple[LocalMean, float]":
-        """Return the mean, and the weight of all in it, given those of all hosts' learners: where all that weighs
-        anything is lost, the others weigh alike."""
+        """Return the mean, and the sum of `weights`, those of all hosts' learners. Where these are all 0, since
+        learners with weight are lost, the others weigh alike."""
         if any(weights):
             return self, float(sum(weights))
         return replace(self, weights=[1.0] * len(self.weights)), float(len(weights))
 
     def complete(self, total: float) -> None:
-        """Complete the mean, which is in its place; `total` is the weight of all learners."""
+        """Tell learners that the mean is in its place; `total` is the weight of all learners."""
         self.share.complete(self.number, total)
 
 
@@ -182,9 +183,9 @@ class LocalShare:
     """The share of this host's learners in means of all learners.
 
     Args:
-        here: their ranks.
+        here: the ranks of this host's learners.
         attend: called now and then while they have not all come to the next mean.
-        goes_on: are those that die left out?
+        goes_on: True if learners that die are left out.
     """
 
     def __init__(
@@ -201,7 +202,7 @@ class LocalShare:
         """Return mean `number` of the part, once all learners of this host have come to it.
 
         Raises:
-            PartOver.
+            PartOver: the part of the segment is over.
         """
         sequences = self._sequences
 
@@ -241,18 +242,18 @@ class LocalShare:
         return int(self._between.global_seq[0])
 
     def total(self, number: int) -> float:
-        """Return the weight of all in one of the last two means."""
+        """Return the weight of all learners in mean `number`, one of the last two."""
         return float(self._between.total[number % 2])
 
     def last(self, elements: int) -> Tensor:
-        """Return the mean that is complete, (n,)."""
+        """Return the last complete mean, (n,), of so many `elements`."""
         return self._mean[:elements]
 
     def computed(self, first: int) -> bool:
         """Return True if all vectors of the mean under way are complete from element `first` on.
 
         Raises:
-            MemberLost: one never will be, since its learner has died.
+            MemberLost: a vector never will be, since its learner has died.
         """
         if self._goes_on:
             gone = [rank for rank in self._present if not self._alive[rank]]  # before its number is read
@@ -262,10 +263,10 @@ class LocalShare:
         return bool((self._between.ready_from[self._present] <= first).all())
 
     def until_computed(self, first: int) -> None:
-        """Wait until they are.
+        """Wait until all vectors of the mean under way are complete from element `first` on.
 
         Raises:
-            MemberLost, PartOver.
+            MemberLost, PartOver: a learner has died, or the part of the segment is over, before that.
         """
         self._part.until(lambda: self.computed(first))
 
@@ -286,7 +287,7 @@ class MeanTransport(ABC):
 
         Raises:
             PartOver: the part of the segment is over.
-            LinkError, TimeoutError: it cannot be taken any more; says why.
+            LinkError, TimeoutError: no mean can be taken any more; says why.
         """
 
     def attend(self) -> None:  # noqa: B027 most have nothing
@@ -294,18 +295,18 @@ class MeanTransport(ABC):
         come to no other.
 
         Raises:
-            PartOver, LinkError, TimeoutError.
+            PartOver, LinkError, TimeoutError: as `take`.
         """
 
     def threads(self) -> Mapping[str, Callable[[], None]]:
-        """Work, by name, that goes on beside `take` in threads of its own until the part is over."""
+        """Return functions by name, to run beside `take` in threads of their own until the part is over."""
         return {}
 
     def heard(self, host: int, message: OfPart) -> bool:
-        """Take a message of another host over its link for mixes; return False if it is not for this.
+        """Handle a message of another host over its link for mixes; return False if it is not for means.
 
         Raises:
-            InvalidMessage: it makes no sense here.
+            InvalidMessage: the message makes no sense in the present state.
         """
         return False
 

@@ -56,13 +56,13 @@ from roundelay.runtime.hosts.transport.wire import Link, LinkError
 
 @final
 class ChainTransport(MeanTransport):
-    """One host of a chain.
+    """Transport of means along a chain of hosts, on one of them.
 
     Args:
-        hosts: number of all.
-        before, after: links to the hosts before and after this one, where there are such.
+        hosts: number of hosts in the chain.
+        before, after: links to the hosts before and after this one; None at an end of the chain.
         parameters: P.
-        codec: by which gradients travel; the first host's counts.
+        codec: codec of gradients; that of the first host counts.
     """
 
     def __init__(
@@ -114,7 +114,7 @@ class ChainTransport(MeanTransport):
         return torch.empty(0 if codec.exact else codec.bytes_of(self._piece), dtype=torch.uint8)
 
     def _encode(self, sum_: Tensor, piece: slice, coded: Tensor) -> None:
-        """Code `sum_`, of a `piece`, into `coded`; it is then as it arrives, and the rest is remembered."""
+        """Code `sum_`, of elements `piece`, into `coded`; set `sum_` to what arrives, and remember the rest."""
         if self._error is None:
             self._error = torch.zeros(self._parameters)
         chunks = zip(
@@ -127,8 +127,7 @@ class ChainTransport(MeanTransport):
             self._form.remember(x, error, out, x)
 
     def _weigh(self, mine: Sequence[float], codec: Codec) -> tuple[float, ...]:
-        """Return all learners' weights, by rank, given those of this host's; and all hosts hear by which codec it
-        goes."""
+        """Return all learners' weights, by rank, given those of this host, `mine`; all hosts learn the codec."""
         before, after, part, weights = self._before, self._after, self._part, tuple(mine)
         if before is not None:
             said = part.receive(before, Weights)
@@ -144,7 +143,7 @@ class ChainTransport(MeanTransport):
         return weights
 
     def _down(self) -> None:
-        """Hand means on to the host before this one, each once the host after it has it."""
+        """Hand each mean on to the host before this one, as it comes from the host after."""
         part, before, after = self._part, self._before, self._after
         assert after is not None
         while True:
@@ -166,7 +165,7 @@ class ChainTransport(MeanTransport):
 @final
 @dataclass(frozen=True)
 class ChainEnds:
-    """Ends of a new chain on this host."""
+    """Numbers of the hosts before and after this one in a new chain; None at an end."""
 
     # before, after: numbers of the hosts before and after this one, where there are such.
     before: int | None
@@ -176,15 +175,15 @@ class ChainEnds:
 
 
 OpenChain = Callable[[ChainEnds], tuple[Link | None, Link | None]]
-"""Links to the hosts before and after this one; raises LinkError, TimeoutError, and the errors of `check`."""
+"""Function that returns links to the hosts before and after; raises LinkError, TimeoutError, and errors of `check`."""
 
 
 @final
 class _Chain:
-    """A chain as hosts have agreed on it.
+    """Chain of hosts as a communicator on which they have agreed.
 
     Args:
-        part: of the segment.
+        part: the part of a segment.
         check: raises CommunicatorBroken, PartOver where the chain is of no more use to a member.
     """
 
@@ -198,7 +197,7 @@ class _Chain:
         self._threads: list[threading.Thread] = []
 
     def start(self) -> None:
-        """Start: from now on it carries means, and nothing else."""
+        """Start the threads of the chain; from now on its links carry means alone."""
         for name, work in ({} if self._threads else self.transport.threads()).items():
             self._threads.append(threading.Thread(target=self._run, args=(work,), daemon=True, name=f"means {name}"))
             self._threads[-1].start()
@@ -212,10 +211,11 @@ class _Chain:
             self._failed = str(error)
 
     def check(self) -> None:
-        """
+        """Check that the chain is still of use.
+
         Raises:
-            CommunicatorBroken: the chain is.
-            PartOver.
+            CommunicatorBroken: the chain has failed.
+            PartOver: the part of the segment is over.
         """
         self._check_others()
         if self._failed:
@@ -232,15 +232,15 @@ class _Chain:
 
 @final
 class LivingChainTransport(AgreedTransport[_Chain]):
-    """One host of those that live.
+    """Transport of means along chains of the hosts that live, each a communicator, on one of them.
 
     Args:
         part: the part of a segment.
-        host: number of this one.
+        host: number of this host.
         parameters: P.
-        codec: by which gradients travel; the first host's counts.
-        open_chain: makes links.
-        seconds: that a mean which has failed is tried again.
+        codec: codec of gradients; that of the first host counts.
+        open_chain: opens the links of a chain.
+        seconds: how long a mean that has failed is tried again.
     """
 
     def __init__(
@@ -277,7 +277,7 @@ class LivingChainTransport(AgreedTransport[_Chain]):
         return chain
 
     def _pass_on(self, communicator: _Chain, mean: LocalMean, source: int) -> None:
-        """Pass on from the source to both ends of the chain."""
+        """Pass the last complete mean on from member `source` to both ends of the chain."""
         place, number = communicator.terms.members.index(self._host), communicator.part.number
         vector = mean.share.last(communicator.terms.progress[source].elements)
         before, after = communicator.before, communicator.after

@@ -40,7 +40,7 @@ GROUP_BUCKET = 2**22
 @final
 @dataclass(frozen=True)
 class GroupOptions:
-    """Options of means by a library."""
+    """Options of means by a library: a process group of torch.distributed."""
 
     library: Library  # which
     address: str  # of this host, at which the library listens
@@ -57,20 +57,20 @@ class _Communicator:
         self.sums = torch.empty(parameters, device=device)
 
     def all_reduce(self, vector: Tensor) -> Work | None:
-        """Begin to make `vector` the sum of all members'; None: there are no others.
+        """Begin to replace `vector` by its sum over all members, and return the call; None: there are no other members.
 
         Raises:
-            CommunicatorBroken.
+            CommunicatorBroken: the library has failed.
         """
         self.idle = False
         with _broken_by_errors():
             return None if self.group is None else self.group.allreduce([vector])
 
     def broadcast(self, vector: Tensor, source: int) -> Work | None:
-        """Begin to make `vector` that of the member at place `source`.
+        """Begin to replace `vector` by that of the member at place `source`, and return the call.
 
         Raises:
-            CommunicatorBroken.
+            CommunicatorBroken: the library has failed.
         """
         options = distributed.BroadcastOptions()
         options.rootRank, self.idle = source, False
@@ -78,8 +78,8 @@ class _Communicator:
             return None if self.group is None else self.group.broadcast([vector], options)
 
     def end(self) -> None:
-        """End it. Where it is not `idle`, a call of the library may go on for as long as hosts wait for each other: a
-        thread waits for that."""
+        """End the process group. Where it is not `idle`, a call of the library may go on for as long as hosts wait for
+        each other: a thread waits for that."""
         held, self.group = [self.group], None
         if self.idle:
             _end(held)
@@ -88,7 +88,7 @@ class _Communicator:
 
 
 def _end(held: list[Any]) -> None:
-    """End the process group in the list, its only holder."""
+    """End the process group that the list `held` has, and nothing else holds."""
     if held[0] is not None:
         held[0].abort()
     held.clear()
@@ -96,10 +96,10 @@ def _end(held: list[Any]) -> None:
 
 @final
 class GroupTransport(AgreedTransport[_Communicator]):
-    """One host of those that take means by a library.
+    """Transport of means by a library, on one host.
 
     Args:
-        host: number of this one.
+        host: number of this host.
         parameters: P.
     """
 
@@ -156,7 +156,7 @@ class GroupTransport(AgreedTransport[_Communicator]):
         self._complete(mean, total)
 
     def _add(self, mean: LocalMean, sums: Tensor, piece: slice, total: float) -> None:
-        """Make `sums`, of a `piece`, the sum of this host's learners' elements there."""
+        """Set `sums` to the weighted sum of elements `piece` of this host's learners."""
         if self._device.type == "cpu":
             mean.add(sums, piece, total, afresh=True)
         else:
@@ -169,10 +169,10 @@ class GroupTransport(AgreedTransport[_Communicator]):
         mean.mean[piece].copy_(communicator.sums[piece])
 
     def _finish(self, communicator: _Communicator, work: Work | None) -> None:
-        """Wait for a call of the library.
+        """Wait until the call `work` of the library is complete.
 
         Raises:
-            CommunicatorBroken, PartOver.
+            CommunicatorBroken, PartOver: before that.
         """
         self._agreement.until(communicator.terms, lambda: _through(work), lambda: True)
         if work is not None:
@@ -195,7 +195,7 @@ def _broken_by_errors() -> Iterator[None]:
 
 @final
 class SealedStore(Store):
-    """Store of one communicator; a value that one member sets, all have."""
+    """Store of one communicator, in which all members find the values that any of them sets."""
 
     def __init__(self, agreement: CommunicatorAgreement, terms: CommunicatorTerms) -> None:
         super().__init__()
@@ -221,12 +221,13 @@ def device_of_means(library: Library) -> torch.device:
 
 
 def check_library(library: Library, rank: int) -> None:
-    """
+    """Check that this host can take means by `library`.
+
     Args:
-        rank: the first of this host.
+        rank: the lowest rank of this host, for the error.
 
     Raises:
-        UserError: this torch has not got the library, or this host lacks a device for it.
+        UserError: the installed torch lacks the library, or this host lacks a device for it.
     """
     lacks = ""
     if library == "gloo" and not (distributed.is_available() and distributed.is_gloo_available()):

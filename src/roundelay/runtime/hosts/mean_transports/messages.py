@@ -10,7 +10,7 @@ from roundelay.runtime.messages import Dialect, Message, Range, Rank
 @final
 @dataclass(frozen=True)
 class MeansDone:
-    """Means that are complete on a host: their number, and of the last one the total weight and the elements."""
+    """Means that are complete on a host: their number, and total weight and number of elements of the last one."""
 
     done: int = 0
     total: float = 0.0
@@ -20,7 +20,7 @@ class MeansDone:
 @final
 @dataclass(frozen=True)
 class CommunicatorTerms:
-    """A communicator on which hosts have agreed."""
+    """Terms of a communicator, on which hosts have agreed."""
 
     number: int  # of it, growing
     members: tuple[int, ...]  # hosts, in rank order
@@ -28,7 +28,7 @@ class CommunicatorTerms:
 
 
 class OfPart(Message):
-    """A message about means or mixes; the part of the segment it belongs to."""
+    """Message about means or mixes, with the number of the part of the segment to which it belongs."""
 
     part: int
 
@@ -37,41 +37,41 @@ class OfPart(Message):
 
 
 class Weights(OfPart):
-    """Weights of the learners of a host and of those before it, and the form in which sums go."""
+    """Weights of the learners of a host and of the hosts before it, and the codec of the sums."""
 
     weights: tuple[float, ...]
     codec: Codec = FP32
 
 
 class Weighed(OfPart):
-    """Weights of all learners."""
+    """Weights of all learners, by rank."""
 
     weights: tuple[float, ...]
 
 
 class SumPiece(OfPart, kind="sum"):
-    """A piece of the sum so far, beside it."""
+    """Piece of the sum so far, as the payload."""
 
 
 class MeanPiece(OfPart, kind="mean"):
-    """A piece of the mean, beside it."""
+    """Piece of the mean, as the payload."""
 
 
 class Complete(OfPart):
-    """A mean that some hosts have complete, beside it."""
+    """Mean that some hosts have complete, as the payload."""
 
 
 # Of mixes -------------------------------------------------------------------------------------------------------------
 
 
 class Read(OfPart):
-    """Learners of a host, with the numbers of the last mix of which each has read all that it was to read."""
+    """Learners of a host, each with the number of the last mix of which it has read all that it was to read."""
 
     read: tuple[tuple[Rank, int], ...]
 
 
 class MixAnnounced(OfPart, kind="mix"):
-    """A learner's vector for a mix comes next."""
+    """Message that a learner's vector for a mix comes next."""
 
     rank: Rank
     number: int
@@ -81,28 +81,28 @@ class MixAnnounced(OfPart, kind="mix"):
 
 
 class Contribution(OfPart):
-    """The vector announced, beside the message."""
+    """Vector that `MixAnnounced` has announced, as the payload."""
 
 
 # Of an agreement (agreement.py) ---------------------------------------------------------------------------------------
 
 
 class ReadyForMeans(OfPart, kind="come"):
-    """A host to the one that leads: it is ready for the next communicator, and the highest number of any it has heard
-    of."""
+    """Message to the leader that a host is ready for the next communicator; `newest` is the highest number of any that
+    it has heard of."""
 
     progress: MeansDone
     newest: int = 0
 
 
 class CommunicatorMade(OfPart, kind="communicator"):
-    """The host that leads to all that live: the next communicator."""
+    """Message of the leader to all hosts that live, with the next communicator."""
 
     terms: CommunicatorTerms
 
 
 class Key(OfPart):
-    """A host to all members: something that libraries want to know of each other, such as an address."""
+    """Message to all members with a value that libraries want to know of each other, such as an address."""
 
     number: int
     key: str
@@ -110,7 +110,7 @@ class Key(OfPart):
 
 
 class MeanWeights(OfPart):
-    """A host to all members: its learners have come to a mean, with these weights."""
+    """Message to all members that the learners of a host have come to a mean, with these weights."""
 
     number: int
     mean: int
@@ -118,7 +118,7 @@ class MeanWeights(OfPart):
 
 
 class Broken(OfPart):
-    """A host to all members: this communicator is of no more use. All of them come again."""
+    """Message to all members that a communicator is of no more use; all of them come to the next."""
 
     number: int
 

@@ -43,13 +43,13 @@ RECORD_BYTES = 1 << 20
 TAG_BYTES = 16
 KEY_BYTES = 32
 RECORDS_A_KEY = 1 << 18
-"""256 GiB: far below the limit of AES-GCM for one key."""
+"""Records that are sealed with one key: 256 GiB, far below the limit of AES-GCM."""
 
 _NONCE_BYTES = 12
 
 
 class Forged(Exception):
-    """A record does not have the tag that it should have in its place."""
+    """Error: a record does not have the tag that it should have in its place."""
 
 
 def derive(secret: bytes, salt: bytes, label: bytes) -> bytes:
@@ -60,11 +60,11 @@ def derive(secret: bytes, salt: bytes, label: bytes) -> bytes:
 
 
 class Sealer:
-    """One direction of a link, at the end that sends or at the end that receives: both count alike.
+    """Sealer of records for one direction of a link, at the end that sends or the one that receives: both count alike.
 
     Args:
-        key: of this direction and link alone, KEY_BYTES.
-        encrypts: False: records are authenticated and not hidden.
+        key: key of this direction and link alone, KEY_BYTES.
+        encrypts: False to authenticate records without hiding them.
     """
 
     def __init__(self, key: bytes, encrypts: bool = True) -> None:
@@ -97,7 +97,7 @@ class Sealer:
         """Return the data of the next record, which is in `room` or in `record`, until either is used again.
 
         Raises:
-            Forged: it is not the next record that was sent.
+            Forged: `record` is not the next record that was sent.
         """
         size = len(record) - TAG_BYTES
         if not self.encrypts:
@@ -114,7 +114,7 @@ class Sealer:
         """Verify that the next record has this data and this tag, where records are not encrypted.
 
         Raises:
-            Forged: it is not the next record that was sent.
+            Forged: data or tag are not those of the next record that was sent.
         """
         nonce = self._nonce()
         try:
@@ -152,7 +152,7 @@ def cut(views: Sequence[memoryview]) -> Iterator[memoryview]:
 
 
 def sizes(size: int) -> Iterator[int]:
-    """Yield sizes of the data of the records that `size` bytes are cut into."""
+    """Yield the sizes, in bytes, of the data of the records into which `size` bytes are cut."""
     for at in range(0, size, RECORD_BYTES):
         yield min(RECORD_BYTES, size - at)
 
@@ -165,10 +165,10 @@ GREETING = struct.Struct(f"!4sBB{NONCE_BYTES}s")
 ANSWER = struct.Struct(f"!4sBB{NONCE_BYTES}s{PROOF_BYTES}s")
 VERDICT = struct.Struct(f"!B{PROOF_BYTES}s")
 HEAD = struct.Struct("!4sB")
-"""The first bytes of every version."""
+"""Format of the first bytes of a handshake, the same in every version: magic and version."""
 
 WELCOME, UNPROVED, OTHER_MODE = 0, 1, 2
-"""Verdicts."""
+"""Verdicts of the listener on the connector's proof."""
 
 Role = Literal["connector", "listener"]
 Hear = Callable[[int], bytes]
@@ -176,12 +176,12 @@ Say = Callable[[bytes], None]
 
 
 class Refused(Exception):
-    """The other end is not one of ours, or takes us for none; says why, in words that follow its name."""
+    """Error: one end does not accept the other; says why, in words that follow the name of the other end."""
 
 
 @dataclass(frozen=True)
 class Keys:
-    """The result of the proofs, the same at both ends but for the role. `said`: all of the handshake, in order."""
+    """Result of the proofs, the same at both ends but for `role`; `said` is all of the handshake, in order."""
 
     role: Role
     secret: bytes = field(repr=False)
@@ -193,7 +193,7 @@ class Keys:
         """Return the sealer of sent records, and that of received ones.
 
         Args:
-            stage: of the conversation; each has keys of its own.
+            stage: name of the stage of the conversation; each stage has keys of its own.
             facts: other facts on which both ends agree, the connector's first: the keys depend on them.
         """
         agreed = hashlib.sha256(self.said)
@@ -208,10 +208,10 @@ class Keys:
 
 
 def introduce(hear: Hear, say: Say, secret: bytes, encrypts: bool) -> Keys:
-    """Return the part of the connector.
+    """Do the connector's part of the handshake, and return the keys.
 
     Raises:
-        Refused.
+        Refused: the listener does not prove that it knows the secret, refuses this end, or has another mode.
     """
     head = hear(HEAD.size)
     _check_version(*HEAD.unpack(head))
@@ -232,10 +232,10 @@ def introduce(hear: Hear, say: Say, secret: bytes, encrypts: bool) -> Keys:
 
 
 def admit(hear: Hear, say: Say, secret: bytes, encrypts: bool) -> Keys:
-    """Return the part of the listener.
+    """Do the listener's part of the handshake, and return the keys.
 
     Raises:
-        Refused.
+        Refused: the connector does not prove that it knows the secret, or has another version or mode.
     """
     ours = os.urandom(NONCE_BYTES)
     greeting = GREETING.pack(MAGIC, PROTOCOL_VERSION, int(encrypts), ours)

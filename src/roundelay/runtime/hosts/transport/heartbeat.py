@@ -15,7 +15,7 @@ from roundelay.runtime.hosts.transport.wire import Link, LinkError, LinkTimeout
 from roundelay.runtime.messages import Dialect, Message
 
 BEATS = 10
-"""Heartbeats within the patience."""
+"""Number of heartbeats that are sent within the patience."""
 UNCLAIMED_LOOK_SECONDS = 0.5
 """Interval at which a listener looks for links that are not taken."""
 
@@ -24,14 +24,14 @@ Gone = Callable[[str], None]
 
 
 class Beat(Message):
-    """A heartbeat."""
+    """Heartbeat, which says that the sender lives."""
 
 
 class MonitoredLink:
-    """A link to another host on which many may send.
+    """Link to another host with heartbeats, on which several threads may send.
 
     Args:
-        link: proved already.
+        link: a link whose ends have proved themselves.
         patience: seconds of silence after which the other end counts as gone.
     """
 
@@ -53,13 +53,13 @@ class MonitoredLink:
         self.link.say(message, payload)
 
     def beat(self) -> None:
-        """Let the other end hear from now on that this one lives."""
+        """Start the thread that sends heartbeats."""
         self._start(self._beat)
 
     def listen(self, dialect: Dialect, handle: Handle, gone: Gone) -> None:
-        """Call `handle` for every message that is not a mere heartbeat, and `gone` with the reason once the other end
-        is, on a thread of this line's own; not after `close`. A message that is none of `dialect`, or that `handle`
-        fails on, however it fails, is the other end's last: it is counted, and the link is closed."""
+        """Call `handle` for every message that is not a heartbeat, and `gone` with the reason once the other end is
+        gone, on a thread of this link's own; not after `close`. A message that is none of `dialect`, or on which
+        `handle` raises any error, is counted as malformed, and the link is closed."""
         self._start(self._hear, dialect, handle, gone)
 
     def _start(self, work: Callable[..., None], *arguments: Any) -> None:
@@ -92,7 +92,7 @@ class MonitoredLink:
             gone(reason)
 
     def close(self) -> None:
-        """Close: nothing more is said or heard. Safe to call twice, and from any thread."""
+        """Close the link: nothing more is sent or received. Safe to call twice, and from any thread."""
         self._closed.set()
         self.link.close()
         for thread in self._threads:
@@ -101,11 +101,11 @@ class MonitoredLink:
 
 
 class Router:
-    """Takes in links, and gives each to the taker of its role: `what`, in its hello.
+    """Router of accepted links: it gives each to the function for its role, which is `what` in its hello.
 
     Args:
-        roles: all that a link may be for; others are closed at once.
-        patience: seconds that a link may wait to be taken.
+        roles: all roles that a link may have; links of others are closed at once.
+        patience: most seconds that a link waits for a function of its role.
     """
 
     def __init__(self, listener: Listener, roles: Collection[str], patience: float) -> None:
@@ -159,7 +159,7 @@ class Router:
             link.blame(f"came for {role!r}, which nobody here has attended to for {self._patience:g} s")
 
     def close(self) -> None:
-        """Close: no link can come any more."""
+        """Close the listener: no link is accepted any more."""
         self.listener.close()
         self._thread.join()
         for _, _, link in self._early:
@@ -169,7 +169,7 @@ class Router:
 
 
 def until(ready: Callable[[], bool], seconds: float, pause: float = 1e-3) -> bool:
-    """Wait until `ready`; False if it is not within `seconds`."""
+    """Wait until `ready`, for at most `seconds`; return False if it was not."""
     deadline = time.monotonic() + seconds
     while not ready():
         if time.monotonic() > deadline:

@@ -28,7 +28,7 @@ closed: a crowd from one address keeps no other address out."""
 
 
 class Acceptor(Protocol):
-    """Place at which connections of other hosts come: a socket of this host, or a relay (relay.py)."""
+    """Interface of places at which connections of other hosts come: a socket of this host, or a relay (relay.py)."""
 
     @property
     def address(self) -> Address:
@@ -38,7 +38,7 @@ class Acceptor(Protocol):
         """Return the next connection; raises OSError where there is none, also once this is closed."""
 
     def close(self) -> None:
-        """Close: `accept` returns at once."""
+        """Close the acceptor; an `accept` under way ends at once."""
 
 
 @final
@@ -46,7 +46,7 @@ class ListeningSocket:
     """An acceptor at an address of this host.
 
     Raises:
-        OSError: the address is not ours, or taken.
+        OSError: the address is not one of this host, or is in use.
     """
 
     def __init__(self, address: Address) -> None:
@@ -60,23 +60,23 @@ class ListeningSocket:
         return self._socket.accept()[0]
 
     def close(self) -> None:
-        """Close it, and wake the thread that is in `accept`."""
+        """Close the socket, and wake the thread that is in `accept`."""
         with suppress(OSError):
             self._socket.shutdown(socket.SHUT_RDWR)
         self._socket.close()
 
 
 class Listener:
-    """Accepts connections of other hosts.
+    """Listener that accepts connections of other hosts and authenticates them.
 
     Args:
-        at: an address of this host, and a port, of which 0 takes any; or another acceptor.
-        secret: of the run.
+        at: an address and a port of this host, where port 0 takes any; or another acceptor.
+        secret: the secret of the run.
         hello: this end's words about itself, to hosts that have proved themselves.
-        patience: how long the other end of a link may stand still in the middle of a frame.
+        patience: seconds that the other end of a link may stand still in the middle of a frame.
 
     Raises:
-        OSError: the address is not ours, or taken.
+        OSError: the address is not one of this host, or is in use.
     """
 
     def __init__(
@@ -101,12 +101,12 @@ class Listener:
         self._thread.start()
 
     def say(self, **facts: Any) -> None:
-        """Say these facts, too, in the hello of this end from now on."""
+        """Add these facts to the hello of this end from now on."""
         self.hello = {**self.hello, **facts}
 
     @property
     def address(self) -> Address:
-        """Address of this end, for the others."""
+        """Address at which others reach this listener."""
         return self.acceptor.address
 
     def accept(self, timeout: float | None) -> Link | None:
@@ -167,7 +167,7 @@ class Listener:
                 self._admitted.put(link)
 
     def close(self) -> None:
-        """Close: no host can connect any more; links that were accepted stay. Safe to call twice."""
+        """Close the listener: no host can connect any more; accepted links stay. Safe to call twice."""
         with self._gate:
             self.closed = True
             waiting = dict(self._unadmitted)

@@ -34,23 +34,23 @@ from roundelay.runtime.hosts.transport.wire import (
 from roundelay.runtime.messages import Dialect, Message
 
 SEEK_SECONDS = 1.0
-"""For which a relay is looked for at a time."""
+"""Most seconds of one attempt to connect to a relay."""
 PIECE_BYTES = 1 << 18
-"""Passed on at a time."""
+"""Most bytes that are passed on at a time."""
 
 
 class Visit(Message):
-    """A visitor wants the host behind: it is to come for this one."""
+    """Message to a host behind a relay that a visitor is there, for which it is to connect."""
 
     number: int
 
 
 @final
 class Relay:
-    """Passes on connections to hosts that cannot be reached otherwise.
+    """Relay, which passes on connections to hosts that cannot be reached otherwise.
 
     Args:
-        router: gives it links that come for a relay; they end with it.
+        router: gives the relay the links that come for one; they end with the relay.
         patience: seconds of silence after which a host behind counts as gone.
     """
 
@@ -69,7 +69,7 @@ class Relay:
             return sorted(self._behind)
 
     def _take(self, link: Link) -> None:
-        """Take a link whose hello says a name of its own, the name it wants, or the visitor it comes for."""
+        """Take a link whose hello has the sender's name, the name of the host it wants, or the visitor it comes for."""
         hello = link.hello
         if isinstance(name := hello.get("name"), str):
             self._keep(name, link)
@@ -117,7 +117,7 @@ class Relay:
             link.close()
 
     def close(self) -> None:
-        """Close: no more visitors. Connections that are passed on stay."""
+        """Close the relay for visitors. Connections that are passed on stay."""
         with self._gate:
             behind, visitors = list(self._behind.values()), [link for _, link in self._visitors.values()]
             self._behind.clear()
@@ -146,7 +146,7 @@ class Relay:
 
 
 def _pass_on(source: socket.socket, target: socket.socket) -> None:
-    """Pass on bytes as they come, until one of the two ends."""
+    """Pass on bytes from `source` to `target` as they come, until one of the two ends."""
     room = memoryview(bytearray(PIECE_BYTES))
     with suppress(OSError):
         while size := source.recv_into(room):
@@ -163,12 +163,12 @@ def _send(target: socket.socket, data: memoryview) -> None:
 
 @final
 class BehindRelay:
-    """The acceptor of a host behind a relay, in the place of a listening socket (`Listener`).
+    """Acceptor of a host behind a relay, in the place of a listening socket (`Listener`).
 
     Args:
-        relay: its address.
-        name: of this host there.
-        moves: another host may become the relay (`move`).
+        relay: address of the relay.
+        name: name of this host there.
+        moves: True if another host may become the relay (`move`).
 
     The relay is looked for until this is closed, and again where the link to it is gone.
     """
@@ -185,11 +185,11 @@ class BehindRelay:
 
     @property
     def address(self) -> Address:
-        """The relay's, with the name of this host."""
+        """Address of the relay, with the name of this host."""
         return f"{self._name}@{self._relay[0]}", self._relay[1]
 
     def move(self, relay: Address) -> None:
-        """Be reached by the host at this address from now on, if the relay is not one that was named."""
+        """Use the host at address `relay` as the relay from now on, if `moves` and that host is not behind a relay."""
         if self._moves and "@" not in relay[0] and relay != self._relay:
             self._relay = relay
             self._visits.put(None)
@@ -202,7 +202,7 @@ class BehindRelay:
         """Connect to the relay anew.
 
         Raises:
-            LinkError: it does not answer.
+            LinkError: the relay does not answer.
         """
         if self._link is not None:
             self._link.close()
@@ -234,7 +234,7 @@ class BehindRelay:
         raise OSError("closed")
 
     def close(self) -> None:
-        """Close: no connection comes any more."""
+        """Close the link to the relay: no connection comes any more."""
         self._closed = True
         if self._link is not None:
             self._link.close()

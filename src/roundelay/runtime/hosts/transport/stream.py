@@ -25,31 +25,31 @@ NEAR_SECONDS = 0.0002
 carries 40 Gbit/s. Bytes on their way stay in cache. On longer links the kernel finds the size by itself."""
 NEAR_BYTES = 1 << 19
 TOGETHER_BYTES = 1 << 18
-"""Bytes of one record that a reader waits for at a time. A slow link brings a packet every tenth of a millisecond, and
-a reader that wakes for each takes the processor from a learner each time."""
+"""Most bytes of one record that a reader waits for at a time. A slow link brings a packet every tenth of a millisecond,
+and a reader that wakes for each takes the processor from a learner each time."""
 LONG_BYTES = 1 << 14
-"""Length below which a record comes in few packets, and is waited for as it comes."""
+"""Bytes below which a record comes in few packets, so that a reader wakes for each."""
 RTO_MAX_MS = 44
 """Linux' TCP_RTO_MAX_MS (6.15 and newer): how long it waits at most before it sends lost bytes again."""
 
 
 class LinkError(Exception):
-    """Something is wrong with a link; names the other end."""
+    """Error of a link; names the other end."""
 
 
 class LinkClosed(LinkError):
-    """The link is closed: by either end, or because the other stood still in the middle of a frame."""
+    """Error: the link is closed, by either end, or because the other stood still in the middle of a frame."""
 
 
 class LinkTimeout(LinkError):
-    """Nothing came in time. The link is as good as before."""
+    """Error: nothing came in time. The link can still be used."""
 
 
 class Stream:
-    """One connection. One thread may write while another reads; any may close.
+    """One connection, as bytes. One thread may write while another reads; any may close.
 
     Args:
-        patience: seconds for which the other end may take nothing, or send nothing in the middle of something.
+        patience: seconds for which the other end may take nothing, or send nothing in the middle of a `fill`.
     """
 
     def __init__(self, socket_: socket.socket, patience: float) -> None:
@@ -69,7 +69,7 @@ class Stream:
 
     @property
     def patience(self) -> float:
-        """Seconds for which the other end may take nothing, or send nothing in the middle of something."""
+        """Seconds for which the other end may take nothing, or send nothing in the middle of a `fill`."""
         return self._patience
 
     @patience.setter
@@ -82,7 +82,7 @@ class Stream:
         """Send all of `views`.
 
         Raises:
-            LinkClosed: the connection is of no more use.
+            LinkClosed: the connection is closed, or the other end has taken nothing for `patience` seconds.
         """
         pieces = deque(view for view in views if len(view))
         while pieces:
@@ -109,7 +109,7 @@ class Stream:
         """Fill all of `view` with the bytes that come, by `deadline`; without one, some of it every `patience` seconds.
 
         Raises:
-            LinkClosed, LinkTimeout: the latter only where there is a deadline.
+            LinkClosed, LinkTimeout: the bytes did not come; LinkTimeout only where there is a deadline.
         """
         try:
             while len(view):
@@ -139,18 +139,18 @@ class Stream:
         return got
 
     def wait(self, seconds: float | None) -> None:
-        """Wait until something has come.
+        """Wait until bytes have come.
 
         Raises:
-            LinkTimeout: nothing has, within so many seconds (None: no bound).
+            LinkTimeout: none has come within `seconds` (None: no bound).
         """
         self._wait(select.POLLIN, seconds)
 
     def _wait_for(self, size: int, seconds: float) -> None:
-        """Wait until `size` bytes have come, or as many as do within so many seconds.
+        """Wait until `size` bytes have come, or as many as do within `seconds`.
 
         Raises:
-            LinkTimeout: none has.
+            LinkTimeout: none has come.
         """
         self._wake_at(size if size >= LONG_BYTES else 1)
         try:
@@ -162,7 +162,7 @@ class Stream:
             self._wait(select.POLLIN, 0.0)
 
     def _wake_at(self, size: int) -> None:
-        """Have the kernel wake a reader when so many bytes have come, and not for fewer."""
+        """Have the kernel wake a reader when `size` bytes have come, and not for fewer."""
         if size != self._together:
             with suppress(OSError):  # it is closed, which the reader is about to hear
                 self._socket.setsockopt(socket.SOL_SOCKET, socket.SO_RCVLOWAT, size)
@@ -176,7 +176,7 @@ class Stream:
 
     @property
     def closed(self) -> bool:
-        """True once this end has closed it: on request, or for bad bytes that came."""
+        """True once this end has closed the connection: on request, or for bad bytes that came."""
         return self._closed
 
     @contextmanager
@@ -184,7 +184,7 @@ class Stream:
         """Keep the socket from being given back to the kernel, until the end of the `with`.
 
         Raises:
-            LinkClosed: it is closed.
+            LinkClosed: the connection is closed.
         """
         with self._gate:
             if self._closed:
@@ -208,7 +208,7 @@ class Stream:
         """Give the connection away, as a socket that blocks; this object is closed for all that hold it.
 
         Raises:
-            LinkClosed: it is closed already.
+            LinkClosed: the connection is closed already.
         """
         with self._gate:
             if self._closed:
@@ -230,7 +230,7 @@ class Stream:
 
 
 def _be_patient(socket_: socket.socket, patience: float) -> None:
-    """Let the kernel notice by itself when the other host is gone, and not before its owner would."""
+    """Have the kernel close the connection when the other host is gone, but not before `patience` seconds."""
     socket_.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
     probe = max(1, int(patience / 4))
     for option, value in (
@@ -243,7 +243,7 @@ def _be_patient(socket_: socket.socket, patience: float) -> None:
 
 
 def _tune(socket_: socket.socket) -> None:
-    """Set the socket: small messages go at once."""
+    """Set options of the socket, such that small messages go at once."""
     socket_.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
     socket_.setsockopt(socket.IPPROTO_TCP, NOT_SENT_LOW, NOT_SENT_BYTES)
     if _round_trip(socket_) <= NEAR_SECONDS:
@@ -253,7 +253,7 @@ def _tune(socket_: socket.socket) -> None:
 
 
 def _round_trip(socket_: socket.socket) -> float:
-    """Return the seconds that TCP has measured when the connection was made."""
+    """Return the round-trip time, in seconds, that TCP measured when the connection was made."""
     (microseconds,) = struct.unpack_from("I", socket_.getsockopt(socket.IPPROTO_TCP, socket.TCP_INFO, 72), 68)
     return float(microseconds) / 1e6
 

@@ -30,15 +30,15 @@ from roundelay.runtime.hosts.transport.stream import LinkClosed, LinkError, Link
 from roundelay.runtime.messages import Address, Dialect, Frame, InvalidMessage, Message, plain
 
 Reading = tuple[int, int, int, float]
-"""A host at the other end, bytes sent and received so far, seconds of waits for it so far."""
+"""Traffic of a link: the host at the other end; bytes sent, bytes received, and seconds of waits for it, so far."""
 
 
 class TrafficCounters:
-    """Readings of all links of a host, and the traffic between two of them.
+    """Counters of the traffic of all links of a host, between one look and the next.
 
     Args:
-        host: whose links they are.
-        read: a reading of each link there is now.
+        host: number of the host.
+        read: returns a reading of each link there is now.
     """
 
     def __init__(self, host: int, read: Callable[[], Iterable[Reading]]) -> None:
@@ -46,7 +46,7 @@ class TrafficCounters:
         self._before: dict[int, tuple[int, int, float]] = {}
 
     def bytes(self) -> dict[int, tuple[int, int]]:
-        """Return bytes sent and received so far, over links there are now, by the host at the other end."""
+        """Return the bytes sent and received so far over the present links, by the host at the other end."""
         return {peer: (sent, received) for peer, (sent, received, _) in self._totals().items()}
 
     def _totals(self) -> dict[int, tuple[int, int, float]]:
@@ -57,7 +57,7 @@ class TrafficCounters:
         return now
 
     def since(self) -> tuple[Traffic, ...]:
-        """Return bytes, by the host at the other end, since this was asked last."""
+        """Return the traffic with each other host since the last call."""
         now, found = self._totals(), []
         for peer, values in sorted(now.items()):
             before = self._before.get(peer, (0, 0, 0.0))
@@ -70,12 +70,12 @@ class TrafficCounters:
 
 
 REASONS = 8
-"""For refusing a connection: so many are kept, for people."""
+"""Number of reasons for refused connections that are kept, for people."""
 
 
 @dataclass
 class RejectedConnections:
-    """Connections that were closed for a failed proof, a malformed message, or tampering."""
+    """Counts of connections that were closed for a failed proof, a malformed message, or tampering."""
 
     strangers: int = 0  # that did not prove themselves: wrong secret, noise, silence
     malformed: int = 0  # by a message that made no sense, from a host of ours
@@ -85,11 +85,11 @@ class RejectedConnections:
 
     @property
     def all(self) -> int:
-        """Links refused or ended, of every kind."""
+        """Number of connections refused or closed, of every kind."""
         return self.strangers + self.malformed + self.tampered
 
     def count(self, kind: Literal["strangers", "malformed", "tampered"], reason: str) -> None:
-        """Count one more."""
+        """Count one more connection of this kind, with the reason."""
         with self.lock:
             setattr(self, kind, getattr(self, kind) + 1)
             self.reasons.append(reason)
@@ -110,36 +110,36 @@ __all__ = [
 HEADER_BYTES = 1 << 20
 """Most bytes of JSON in one frame."""
 PAYLOAD_BYTES = 1 << 21
-"""Most bytes beside it in one frame, unless a link is for more."""
+"""Most bytes of payload in one frame, unless a link is for more."""
 HANDSHAKE_SECONDS = 10.0
 """Seconds in which a connector must have proved itself."""
 SHORTEST_PAUSE, LONGEST_PAUSE = 0.02, 0.5
-"""Seconds between attempts to connect: each pause is twice the one before."""
+"""Bounds of the seconds between attempts to connect: each pause is twice the one before."""
 RELAY = "relay"
 """Role of links to a relay (relay.py)."""
 TAKEN = "taken"
-"""The connector's first word. One that has given a connection up never says it, however late the rest comes through."""
+"""First message of the connector. One that has given the connection up never sends it, however late the rest comes."""
 SMALL_BYTES = 1 << 12
-"""Buffer of a thread for records as long as all are small."""
+"""Bytes of a thread's buffer for records as long as all are small."""
 
 _FRAME = struct.Struct("!BIQ")
 
 
 class BadFrame(LinkError, InvalidMessage):
-    """The bytes that came are no frame of ours, or no message. The link is closed."""
+    """Error: the bytes that came are no frame, or no message. The link is closed."""
 
 
 class Tampered(BadFrame):
-    """The bytes that came are not those that the other end has sent, or not in its order: a process between the two has
-    changed them, left something out, or put something in. The link is closed."""
+    """Error: the bytes that came are not those that the other end has sent, in its order: a process between the two has
+    changed some, left some out, or put some in. The link is closed."""
 
 
 class UnknownPeer(LinkError):
-    """The other end does not know the secret, is not whom it was taken for, or has other rules. The link is closed."""
+    """Error: the other end does not know the secret, is not as expected, or has another mode. The link is closed."""
 
 
 class Spliced(Message):
-    """The relay's last word: from now on bytes come from the other end, and go there."""
+    """Last message of a relay: from now on bytes come from the other end, and go there."""
 
 
 @final
@@ -164,7 +164,7 @@ class Link(Stream):
     def __init__(
         self, socket_: socket.socket, patience: float, rejected: RejectedConnections, largest: int = PAYLOAD_BYTES
     ) -> None:
-        """Not proved yet: see `connect` and `Listener`."""
+        """Wrap a connection whose ends have not proved themselves yet: see `connect` and `Listener`."""
         super().__init__(socket_, patience)
         self._rejected = rejected
         self.address = self.peer.rpartition(":")[0]
@@ -195,13 +195,13 @@ class Link(Stream):
         Args:
             address: NAME@ADDRESS and a port: that of the relay at which a host has this name (relay.py).
             hello: this end's words about itself.
-            patience: how long the other may stand still in the middle of a frame; stands for `within` where that is
-                None.
-            expected: words that the other end must say of itself; another that knows the secret is a stranger, too.
+            patience: seconds that the other end may stand still in the middle of a frame; the value of `within` where
+                that is None.
+            expected: entries that the hello of the other end must have, even if it knows the secret.
 
         Raises:
             LinkTimeout: no process listens there, or none has answered well in time; says the last error.
-            Stranger: one does, but not one of ours, or not the one expected; or it takes us for a stranger.
+            UnknownPeer: a process listens that does not know the secret, is not as expected, or refuses this end.
         """
         seconds, where = patience if within is None else within, f"{address[0]}:{address[1]}"
         deadline, pause = time.monotonic() + seconds, SHORTEST_PAUSE
@@ -233,7 +233,7 @@ class Link(Stream):
         """Return a connection to the listener at `address`, perhaps by a relay.
 
         Raises:
-            OSError, LinkError: there is none.
+            OSError, LinkError: no connection could be made.
         """
         name, at, host = address[0].rpartition("@")
         if not at:
@@ -243,10 +243,10 @@ class Link(Stream):
         return cls.connect((host, address[1]), secret, hello, patience, own, seconds).spliced(seconds)
 
     def spliced(self, seconds: float) -> socket.socket:
-        """Return the connection, as this end of the one that the relay passes on.
+        """Return the connection as a socket, once the relay passes it on to the other end.
 
         Raises:
-            LinkError: the relay does not say so within `seconds`; the link is closed.
+            LinkError: the relay does not say `Spliced` within `seconds`; the link is closed.
         """
         try:
             self.hear(Dialect(Spliced), seconds)
@@ -256,7 +256,7 @@ class Link(Stream):
             raise
 
     def prove(self, how: Callable[[float], None], seconds: float) -> None:
-        """Go through the handshake within `seconds`; close the link unless that goes well."""
+        """Do the handshake by `how`, which takes the deadline, within `seconds`; close the link if that fails."""
         with self.in_use():
             try:
                 how(time.monotonic() + seconds)
@@ -316,7 +316,7 @@ class Link(Stream):
         return bytes(data)
 
     def blame(self, what: str) -> BadFrame:
-        """Count the other end's message as senseless, and close the link; return the error to raise."""
+        """Count the other end's message as malformed, and close the link; return the error to raise."""
         reason = f"{self.peer} {what}"
         self._rejected.count("malformed", reason)
         self.close()
@@ -332,7 +332,7 @@ class Link(Stream):
         """Return the next message, as `receive` does.
 
         Raises:
-            LinkTimeout, LinkClosed, BadFrame: also where it is none of `dialect`.
+            LinkTimeout, LinkClosed, BadFrame: as `receive`; BadFrame also for a message that is not of `dialect`.
         """
         if (unread := self._unread) is not None:
             self._unread = None
@@ -344,7 +344,7 @@ class Link(Stream):
             raise self.blame(f"says what is no message of ours: {error}") from error
 
     def unread(self, message: Message) -> None:
-        """Let a message that was heard, and has no payload, be the next that is heard."""
+        """Put back a message that was heard and has no payload: it is the next that `hear` returns."""
         self._unread = message
 
     def send(self, kind: str, header: dict[str, Any], payload: Sequence[Any] = ()) -> None:
@@ -391,7 +391,7 @@ class Link(Stream):
 
         Raises:
             LinkTimeout: nothing began in time.
-            LinkClosed, BadFrame.
+            LinkClosed, BadFrame: the link is closed, or the bytes that came are no frame.
         """
         with self.in_use():
             try:
@@ -453,7 +453,7 @@ class Link(Stream):
         """Yield the data of the next records, `size` bytes together; each good until the next is asked for.
 
         Raises:
-            Forged.
+            Forged: a record is not the next that was sent.
         """
         for part in sizes(size):
             record = self._room_for(part)
@@ -461,20 +461,20 @@ class Link(Stream):
             yield self._in.open(record, _ROOMS.opened)
 
     def _room_for(self, part: int) -> memoryview:
-        """Return room for a record of so many bytes of data, as it comes."""
+        """Return a buffer for a sealed record of `part` bytes of data."""
         if part + TAG_BYTES > len(_ROOMS.sealed):
             _ROOMS.sealed, _ROOMS.opened = _room(part + TAG_BYTES), _room(part)
         return _ROOMS.sealed[: part + TAG_BYTES]
 
 
 def _room(size: int) -> memoryview:
-    """Return room for small records, or for any."""
+    """Return a new buffer for small records, or, where `size` is larger, for any."""
     return memoryview(bytearray(SMALL_BYTES if size <= SMALL_BYTES else RECORD_BYTES + 64 * TAG_BYTES))
 
 
 class _Rooms(threading.local):
-    """Room for records of the messages that a thread sends and receives, one at a time. A host has many links that are
-    silent, and few threads."""
+    """Buffers of one thread for records of messages that it sends and receives, one at a time. They belong to threads
+    and not to links, since a host has many links that are silent, and few threads."""
 
     sealed = opened = sent = memoryview(b"")
 
