@@ -39,9 +39,10 @@ from support.clusters import ASYNCHRONOUS, MINIBATCH, OnDevice, cluster, one_of_
 from support.coarse import Coarse
 from support.coded import Pairs, Together
 from support.elsewhere import Elsewhere
-from support.hosts import Hosts, free_port
+from support.hosts import Hosts
 from support.kept_hosts import keeping_hosts
 from support.overwriting import Overwriting
+from support.ports import free_port
 from support.processes import stat
 from support.until import until
 

@@ -12,8 +12,8 @@ from pathlib import Path
 import pytest
 
 from support import in_turn
-from support.hosts import free_port
 from support.launched import LAUNCH, TESTS, TORCHRUN, run_learners
+from support.ports import free_port
 
 EXAMPLES = Path(__file__).parents[2] / "examples"
 

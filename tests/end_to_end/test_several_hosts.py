@@ -19,7 +19,7 @@ from roundelay.core.records import (
     of_kind,
     read_events,
 )
-from support.hosts import free_port
+from support.ports import free_port
 from support.started import SECRET, ends, start, two_hosts, wait_for
 
 

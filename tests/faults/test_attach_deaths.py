@@ -16,8 +16,8 @@ from roundelay.core.errors import UserError
 from roundelay.runtime.launch.start import launch
 from support import attached_deaths, attached_lost, attached_terms
 from support.attached_hosts import HostsOfLearners
-from support.hosts import free_port
 from support.launched import reports, run_learners
+from support.ports import free_port
 from support.until import until
 
 KILLED, TERMED = 128 + signal.SIGKILL, 128 + signal.SIGTERM

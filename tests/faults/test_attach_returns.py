@@ -22,8 +22,8 @@ from roundelay.runtime.procs.memory.publish import prepare_publishing
 from support import attached_back, attached_returning
 from support.attached_hosts import HostsOfLearners
 from support.attached_returning import BATCH, EPOCHS, EXAMPLES
-from support.hosts import free_port
 from support.launched import LAUNCH, reports, run_learners
+from support.ports import free_port
 from support.until import until
 
 KILLED = 128 + signal.SIGKILL

@@ -24,7 +24,8 @@ from roundelay.runtime.procs.memory.views import BellTable, HostMeanSequences
 from roundelay.runtime.sim.backend import SimBackend
 from roundelay.runtime.sim.driver import SimRuntime
 from support.clusters import SYNCHRONOUS, cluster, make_strategy, plan
-from support.hosts import free_port, place
+from support.hosts import place
+from support.ports import free_port
 from support.until import together, until
 
 SECRET = b"a secret of these tests alone"

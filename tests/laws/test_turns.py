@@ -1,6 +1,5 @@
 """Trainings of several hosts in turns: what the first host says is done by all, and what goes wrong is told of."""
 
-import socket
 import threading
 from collections.abc import Callable
 from dataclasses import dataclass, field
@@ -11,14 +10,9 @@ import pytest
 from roundelay.core.errors import UserError
 from roundelay.runtime.hosts.control.turns import FirstHost, NextTraining, follow, training_place
 from roundelay.runtime.launch.world import LISTEN, HostPlace, environment_alone, environment_at, read_place
+from support.ports import free_port
 
 SECRET = "a secret of tests, long enough"
-
-
-def free_port() -> int:
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        return int(probe.getsockname()[1])
 
 
 def places(hosts: int) -> list[HostPlace]:

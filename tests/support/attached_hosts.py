@@ -8,7 +8,8 @@ from dataclasses import dataclass, field
 from typing import IO
 
 from support.attackers import attackers
-from support.hosts import SECRET, free_port
+from support.hosts import SECRET
+from support.ports import free_port
 from support.preloaded import Preloaded, environment
 
 

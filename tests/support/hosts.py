@@ -4,7 +4,6 @@ on the loopback."""
 import json
 import os
 import signal
-import socket
 import sys
 from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
@@ -30,17 +29,12 @@ from support.fatal import Corrupt, Fatal
 from support.in_blocks import InBlocks
 from support.kept_hosts import ENDED, KeptHost, give_back
 from support.kept_hosts import kept as kept_host
+from support.ports import free_port
 from support.preloaded import Preloaded, environment
 
 SECRET = b"a secret of these tests alone"
 TERMS = HostTerms(patience_seconds=300, host_patience=20, threads=1)
 TESTS = Path(__file__).parents[1]
-
-
-def free_port() -> int:
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        return int(probe.getsockname()[1])
 
 
 def place(sizes: Sequence[int], host: int, port: int, later: int = 0) -> HostPlace:

@@ -13,7 +13,7 @@ from pathlib import Path
 from types import TracebackType
 from typing import Self
 
-from support.hosts import free_port
+from support.ports import free_port
 from support.preloaded import environment
 
 DAEMONS = ("munged", "slurmctld", "slurmd", "sbatch")

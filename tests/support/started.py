@@ -6,7 +6,7 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
-from support.hosts import free_port
+from support.ports import free_port
 from support.preloaded import Preloaded, environment
 
 SECRET = {"ROUNDELAY_SECRET": "of these end to end tests"}

@@ -26,7 +26,8 @@ from roundelay.runtime.procs.memory.locks import Patience
 from roundelay.runtime.procs.memory.vectors import ArenaAccess
 from roundelay.runtime.trace import NO_TRACE
 from support import session_hosts
-from support.hosts import SECRET, TERMS, free_port, place
+from support.hosts import SECRET, TERMS, place
+from support.ports import free_port
 from support.until import meanwhile, until
 
 
