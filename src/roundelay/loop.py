@@ -176,7 +176,7 @@ class Run:
         if error.last:
             why = "no learner is left that could go on"
         elif self.restarts >= RESTARTS and job.survives_death():
-            why = f"after {RESTARTS} starts in one call the run starts nobody again"
+            why = f"after {RESTARTS} starts in one call the run starts no learner again"
         elif job.after_death == "shrink":
             why = f"{strategy.label} cannot run with fewer"
         else:
@@ -287,7 +287,7 @@ class Run:
         if any(outcome.missing):
             parts = [f"{count:,} of learner {rank}" for rank, count in enumerate(outcome.missing) if count]
             unit, epoch = self.learner.unit, segment.epoch.epoch + 1
-            self._tell(f"{unit} of epoch {epoch} that nobody has trained: {', '.join(parts)}")
+            self._tell(f"{unit} of epoch {epoch} that no learner has trained: {', '.join(parts)}")
         self.journal.segment(segment.epoch.epoch, rate, outcome, self.now)
 
     # Evaluation -------------------------------------------------------------------------------------------------------

@@ -64,7 +64,7 @@ def test_a_later_pass_that_is_another_is_named_once_a_learner(found: Found) -> N
 
 
 def test_a_learner_that_waits_for_want_of_batches_is_told_why(found: Found) -> None:
-    told = [line for line in found[1].splitlines() if "waits for nobody" in line]
+    told = [line for line in found[1].splitlines() if "never waits" in line]
     assert len(told) == 1
     assert f"rank 0 came to its 1st meet() after {STEPS_MEANWHILE} steps and waits for rank 1" in told[0]
     assert "sampler=session.share(sampler)" in told[0]

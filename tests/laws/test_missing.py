@@ -104,7 +104,7 @@ def test_learners_that_go_on_say_what_the_dead_leave(
     assert missing[0] > 0
     assert missing[1] == 0
     assert len([one for one in of_kind(events, Segment) if one.epoch == 0]) > 1 or seconds
-    assert any("of epoch 1 that nobody has trained: " in word for word in said.lines)
+    assert any("of epoch 1 that no learner has trained: " in word for word in said.lines)
 
 
 @pytest.mark.parametrize(("policy", "seconds"), [("go-on", NEVER), ("replace", EVERY_ROUND_OR_SO)])

@@ -149,7 +149,7 @@ def test_what_a_way_means_for_a_model(megabytes_s: float, verdict: str, change: 
 
 
 def test_closed_ways_clocks_and_versions() -> None:
-    closed = Way("a", "b", "10.0.0.2:1", problem="cannot be reached: nobody answers")
+    closed = Way("a", "b", "10.0.0.2:1", problem="cannot be reached: no host answers")
     late = Way("b", "a", "10.0.0.1:1", 0.2, 125.0, -3.0)
     found = judge([closed, late], 1000)
     assert [f.verdict for f in found] == [Verdict.BAD, Verdict.GOOD, Verdict.NOTE]
@@ -159,7 +159,7 @@ def test_closed_ways_clocks_and_versions() -> None:
     assert (other.verdict, other.found) == (Verdict.BAD, "a has 2.13, b has 2.12")
     report = DoctorReport({"a": []}, [closed, late], [other])
     assert not report.well
-    assert [row[2] for row in table(report)[1]] == ["cannot be reached: nobody answers", "0.20"]
+    assert [row[2] for row in table(report)[1]] == ["cannot be reached: no host answers", "0.20"]
     value = json.loads(json.dumps(report.to_json()))
     assert read(Way, value["ways"][1]) == late
     assert read(Finding, value["between"][0]) == other

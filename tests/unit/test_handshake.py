@@ -209,7 +209,7 @@ def test_who_is_always_sent_away_hears_so_and_not_of_a_wrong_secret() -> None:
                     front.accept()[0].close()
 
         with meanwhile(stand):
-            with pytest.raises(LinkTimeout, match=r"nobody answers at .* within 0\.3 s \(.*(closed|broken)"):
+            with pytest.raises(LinkTimeout, match=r"no host answers at .* within 0\.3 s \(.*(closed|broken)"):
                 Link.connect(front.getsockname(), SECRET, {}, 0.3)
             over.set()
 

@@ -80,7 +80,7 @@ def test_a_link_that_nobody_takes_is_closed_in_time_and_one_that_is_taken_is_not
         entrance.give("control", taken.append)
         good = come(entrance, "control")
         assert is_closed(early)
-        assert "nobody here has attended to" in entrance.listener.rejected.reasons[-1]
+        assert "was not attended to" in entrance.listener.rejected.reasons[-1]
         until(lambda: bool(taken))
         taken[0].send("word", {})
         assert good.receive(60.0).kind == "word"

@@ -79,7 +79,7 @@ def test_a_link_by_a_relay_is_a_link(at: Address) -> None:
 
 
 def test_a_name_that_nobody_has_is_not_found() -> None:
-    with relaying() as (host, port), pytest.raises(LinkTimeout, match="nobody answers at gone@"):
+    with relaying() as (host, port), pytest.raises(LinkTimeout, match="no host answers at gone@"):
         Link.connect((f"gone@{host}", port), SECRET, {}, 0.3)
 
 

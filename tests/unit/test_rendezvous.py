@@ -282,7 +282,7 @@ def test_a_second_rank_0_and_a_missing_one_are_named(world: World) -> None:
             collect(world)
     with pytest.raises(UserError, match=r"rank 0 of 3 could not meet .* ranks \[1, 2\] did not come within 0 s"):
         collect(world, 0.1)
-    with pytest.raises(UserError, match=r"rank 1 of 3 could not meet .* nobody answered within 0 s"):
+    with pytest.raises(UserError, match=r"rank 1 of 3 could not meet .* no answer within 0 s"):
         LocalRendezvous(replace(world, rank=1), 0, 0.1).enter({})
 
 

@@ -169,7 +169,7 @@ def test_nobody_waits_where_nobody_listens(seconds: float, said: str) -> None:
         address = taken.getsockname()
     with pytest.raises(LinkTimeout) as error:
         Link.connect(address, SECRET, {}, seconds)
-    assert str(error.value).startswith(f"nobody answers at 127.0.0.1:{address[1]}{said}")
+    assert str(error.value).startswith(f"no host answers at 127.0.0.1:{address[1]}{said}")
 
 
 def test_who_connects_first_waits_for_who_listens_later() -> None:

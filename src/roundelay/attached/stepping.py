@@ -266,8 +266,8 @@ class OtherOptimizers:
         if any(optimizer is one for one in attached):
             raise UserError(
                 f"rank {self._rank}: the step of {kind} was called around the session, by a reference to "
-                "optimizer.step (or of its class) from before roundelay.attach: it would train a copy that nobody "
-                "keeps. Attach before whatever takes it is made, or call session.step() there."
+                "optimizer.step (or of its class) from before roundelay.attach: it would train a copy that is "
+                "thrown away. Attach before anything that takes it is made, or call session.step() there."
             )
         theirs = [p for group in optimizer.param_groups for p in group["params"] if id(p) in self._mine]
         if all(p.grad is None for p in theirs) or any(_path(optimizer, one) is not None for one in attached):

@@ -32,7 +32,7 @@ _OF_FEATURES = """
 --speed S <positive> + | add copies of the training utterances played at these speeds, for example 0.9 1.1
 --warp W <positive> + | add copies with the frequencies of the filterbanks warped, as a vocal tract of another length
     would; above 1 a shorter one, for example 1.1
---warp-of GROUP =all | whose utterances --warp copies: all, women, men, few (women or men, whoever says less), or a file
+--warp-of GROUP =all | whose utterances --warp copies: all, women, men, few (women or men, who say less), or a file
     that lists speakers
 --distort KIND {distortions} + | add a copy of each training utterance as it would sound with noise, by
     telephone, in a room, or at another level; of several kinds (@distortion_names) each takes its turn

@@ -85,7 +85,7 @@ class Idling(BetweenSteps):
         self._said = True
         log.warning(
             f"rank {self._rank} came to {self._meetings.now} after {own} steps and waits for rank {slow}, which has "
-            f"taken {meanwhile[slow]} more since. Its strategy waits for nobody; minibatches dealt out by rank, or so "
+            f"taken {meanwhile[slow]} more since. Its strategy never waits; minibatches dealt out by rank, or so "
             "many steps for each, make it wait for the slowest. Give each to whichever learner is free: "
             "DataLoader(dataset, sampler=session.share(sampler), batch_size=None), with a sampler that is the same on "
             "all learners (lhotse's: world_size=1, rank=0), or DataLoader(dataset, "

@@ -153,7 +153,7 @@ class Membership:
         """
         found = [rank for rank in self.meeting if rank != self.rank]
         if not found:
-            raise LearnerDied(self.rank, "and nobody lives any more in the session it comes back to")
+            raise LearnerDied(self.rank, "and no learner lives any more in the session it comes back to")
         return found
 
     def come_back(self, prepare: Callable[[int], None]) -> None:
@@ -195,7 +195,7 @@ class Membership:
         """
         found = tuple(rank for rank in self.living if rank != self.rank)
         if not found:
-            raise LearnerDied(self.rank, "and nobody of the session it comes back to lives any more")
+            raise LearnerDied(self.rank, "and no learner of the session it comes back to lives any more")
         return found
 
     def leave(self, manner: int) -> None:

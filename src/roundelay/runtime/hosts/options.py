@@ -43,7 +43,7 @@ class HostOptions:
     rounding, protect nothing and need trusted_network; auto is nccl between GPUs on a trusted network, else chain
     (docs/hosts.md)."""
     trusted_network: bool = False
-    """Several hosts, whoever can reach their network may read and change means by gloo or nccl."""
+    """Several hosts: others that reach their network may read and change means by gloo or nccl."""
 
     def __post_init__(self) -> None:
         check_values(self, "training")
@@ -53,8 +53,8 @@ class HostOptions:
     def _check_group(self) -> None:
         if not self.trusted_network:
             raise UserError(
-                f"training.means is {self.means}, which neither authenticates nor encrypts what it sends: whoever "
-                "reaches the network between the hosts could read means and change them. Where nobody else does, say "
+                f"training.means is {self.means}, which neither authenticates nor encrypts what it sends: others "
+                "that reach the network between the hosts could read means and change them. Where none do, say "
                 "training.trusted_network: true; the chain, which is the default, needs no trust."
             )
         if not self.codec.exact:

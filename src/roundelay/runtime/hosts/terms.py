@@ -231,7 +231,7 @@ def check_may_join(strategy: Strategy, place: HostPlace) -> None:
     if strategy.traits.synchronous and len(place.first) < place.learners:
         raise UserError(
             f"rank {place.ranks[0]}: {PLACES} is {place.learners} and WORLD_SIZE {len(place.first)}, but under "
-            f"{strategy.label} nobody can join learners that train: choose an asynchronous strategy (adpsgd, hadpsgd, "
+            f"{strategy.label} no learner can join those that train: choose an asynchronous strategy (adpsgd, hadpsgd, "
             "asgd, easgd), or begin with all."
         )
 

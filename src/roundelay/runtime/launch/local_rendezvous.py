@@ -186,7 +186,7 @@ class LocalRendezvous:
                 connection.connect(self._name)
             except OSError:  # no learner listens yet
                 connection.close()
-                self._look(deadline, "nobody answered")
+                self._look(deadline, "no answer")
                 time.sleep(SOCKET_LOOK_SECONDS)
                 continue
             return connection

@@ -57,7 +57,7 @@ def first_address(place: HostPlace, seconds: float, what: str = COORDINATOR) -> 
         _wait(place, seconds, lambda: bool(store.check([what])), "rank 0 said nothing")
         raw = store.get(what)
     except (DistError, RuntimeError, ValueError) as error:
-        raise _nobody(place, f"nobody is there any more ({str(error).splitlines()[0]})") from error
+        raise _nobody(place, f"none is there any more ({str(error).splitlines()[0]})") from error
     try:
         text = raw.decode() if len(raw) <= FACT_BYTES else ""
     except UnicodeDecodeError:
@@ -93,7 +93,7 @@ def _store(place: HostPlace, seconds: float) -> Store:
     if len(place.secret) < SECRET_BYTES:
         raise UserError(f"rank {place.ranks[0]}: hosts that meet at a launcher's store need a secret.")
     # torch waits too, but fills the terminal with messages meanwhile
-    _wait(place, seconds, lambda: _answers(place), "nobody answered")
+    _wait(place, seconds, lambda: _answers(place), "no answer")
     try:
         store = TCPStore(
             place.address,

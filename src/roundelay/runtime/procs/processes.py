@@ -64,13 +64,13 @@ def check_may_go_on(strategy: Strategy, option: str = "training.on_death") -> No
     """
     if strategy.traits.synchronous and strategy.traits.model == "centre":
         raise UserError(
-            f"{option} is 'go-on': under {strategy.label} learner 0 keeps the model of all, so nobody can go on "
+            f"{option} is 'go-on': under {strategy.label} learner 0 keeps the model of all, so none can go on "
             "without it. Choose stop, or another strategy."
         )
     if not strategy.traits.goes_on:
         raise UserError(
             f"{option} is 'go-on': under {strategy.label} each learner knows its neighbours by all that they have sent "
-            "it, so nobody can go on without one. Choose stop, or another strategy."
+            "it, so none can go on without one. Choose stop, or another strategy."
         )
 
 

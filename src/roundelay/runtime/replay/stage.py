@@ -104,7 +104,7 @@ class Baton:
         if self._running and len(self._stuck) >= self._running and self._failure is None:
             named = {rank: f"learner {rank}" if rank >= 0 else f"row {~rank}" for rank in self._stuck}
             who = "; ".join(f"{named[rank]} waits for {what}" for rank, what in sorted(self._stuck.items()))
-            self._failure = Differs(f"nobody can go on: {who}. An event is missing in the trace.")
+            self._failure = Differs(f"no learner can go on: {who}. An event is missing in the trace.")
             self._condition.notify_all()
 
 

@@ -137,7 +137,7 @@ class HostAgent(ABC):
                 if wall_clock() < deadline:
                     continue
                 where = f"{address[0]}:{address[1]}"
-                raise LinkTimeout(f"nobody answers at {where} within {seconds:.3g} s ({error.__cause__})") from error
+                raise LinkTimeout(f"no host answers at {where} within {seconds:.3g} s ({error.__cause__})") from error
             except LinkError as error:
                 if place.peers and other is None and wall_clock() < deadline:  # it may be about to lead
                     pause(LEADS_AGAIN_SECONDS)

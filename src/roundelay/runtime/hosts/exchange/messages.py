@@ -354,7 +354,7 @@ def names_among(names: tuple[str, ...], known: Sequence[str]) -> tuple[str, ...]
         InvalidMessage: a name is not among those that are `known`.
     """
     if not set(names) <= set(known):
-        raise InvalidMessage("vectors that nobody keeps here")
+        raise InvalidMessage("vectors that are not kept here")
     return names
 
 

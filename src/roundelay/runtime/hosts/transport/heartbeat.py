@@ -141,7 +141,7 @@ class Router:
                 continue
             role = link.hello.get("what")
             if not isinstance(role, str) or role not in self._roles:
-                link.blame(f"comes for {role!r}, which nobody here knows")
+                link.blame(f"comes for {role!r}, which is unknown here")
                 continue
             with self._lock:
                 take = self._takers.get(role)
@@ -156,7 +156,7 @@ class Router:
             late = [one for one in self._early if one[0] <= latest]
             self._early = [one for one in self._early if one[0] > latest]
         for _, role, link in late:
-            link.blame(f"came for {role!r}, which nobody here has attended to for {self._patience:g} s")
+            link.blame(f"came for {role!r}, which was not attended to for {self._patience:g} s")
 
     def close(self) -> None:
         """Close the listener: no link is accepted any more."""

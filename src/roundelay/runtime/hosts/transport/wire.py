@@ -222,7 +222,7 @@ class Link(Stream):
             except (OSError, LinkError) as error:
                 if time.monotonic() + pause >= deadline:
                     sought = f" within {seconds:.3g} s" if seconds > 0 else ""
-                    raise LinkTimeout(f"nobody answers at {where}{sought} ({error})") from error
+                    raise LinkTimeout(f"no host answers at {where}{sought} ({error})") from error
             time.sleep(pause)
             pause = min(2 * pause, LONGEST_PAUSE)
 
