@@ -16,6 +16,7 @@ from roundelay.algorithms.gain import (
     PAIRS_KEPT,
     PERIOD,
     RETURN,
+    SWING,
     WITHHELD,
     GradientNoise,
     gain,
@@ -136,6 +137,18 @@ def test_a_gain_comes_back_slowly_and_goes_at_once() -> None:
         noise.look(0, gradient)
         noise.look(1, -gradient)
     assert noise.free == 0
+
+
+def test_swings_of_the_first_steps_withhold_nothing_later() -> None:
+    noise, drawn = GradientNoise(np.zeros(len(NOISE_SCALARS))), torch.Generator().manual_seed(0)
+    swinging = torch.tensor([1.0, 1.0, 0.0, -1.0, -1.0])
+    for step in range(EARLY):
+        gradient = torch.randn(400, generator=drawn)
+        if step < (SWING[-1] + 1) * (WITHHELD - 1):
+            gradient = swinging[step % (SWING[-1] + 1)] * torch.ones(400)
+        if noise.wants(step):
+            noise.look(step, gradient)
+    assert noise.free > 0.9
 
 
 def test_a_learner_marks_its_row_under_the_gain_alone_and_until_half_of_it_is_free() -> None:

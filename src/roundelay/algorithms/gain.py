@@ -55,7 +55,8 @@ FULL: Final = -0.1
 PAIRS_KEPT: Final = 5
 """Number of last pairs that count, about."""
 SWINGS_KEPT: Final = 32
-"""Number of last products of gradients half a swing apart that count, about."""
+"""Number of last products of gradients half a swing apart that count, about; those of the first `WITHHELD` pairs do
+not."""
 RETURN: Final = 0.1
 """Largest share of a gain that one pair gives back, since at first all of the gain is withheld."""
 NOISE_SCALARS: Final = (
@@ -148,7 +149,7 @@ class GradientNoise:
                 self.forget()
             elif place == 1:
                 self._take_pair(product / squares)
-            else:
+            elif not self.early:  # the first steps throw weights about at any rate
                 self._take_swing(product / squares)
 
     def forget(self) -> None:
