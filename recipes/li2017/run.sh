@@ -28,7 +28,10 @@ if [ "$corpus" != librispeech ]; then
     dnn)  # plain SGD: with momentum 0.9 asgd diverged even at 0.0025; each strategy at the best of these rates, from one start
       size+=(model.width=256 training.minibatch_per_learner=256 optimizer.momentum=0 init.first.learning_rate=0.03)
       tune=(--tune schedule.learning_rate=0.008,0.015,0.03,0.06,0.12,0.24) ;;
-    cldnn) size+=('model={name: cldnn}' training.minibatch_per_learner=25) ;;
+    cldnn)  # as small as AN4: 8 subsequences a minibatch, so that an epoch has a few blocks of 80; asgd bears the smallest rates alone
+      size+=('model={name: cldnn, maps: 8, context: 2, width: 64, cells: 48, projection: null, dropout: 0.0}')
+      size+=(training.minibatch_per_learner=8 optimizer.momentum=0 init.first.learning_rate=0.5)
+      tune=(--tune schedule.learning_rate=0.015,0.03,0.06,0.12,0.25,0.5,1) ;;
   esac
 fi
 strategies=(asgd,period=5 bmuf,period=5 bsp,period=5 easgd,period=5)
