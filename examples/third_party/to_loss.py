@@ -62,6 +62,8 @@ def run(options: argparse.Namespace, cell: Cell, number: int) -> None:
         return
     began = time.monotonic()
     (place / "exp").mkdir(parents=True, exist_ok=True)
+    for stale in place.glob("weights-*"):  # of a run that was cut short
+        stale.unlink()
     plain = way in ("alone", "ddp")
     words = [*script(options, "learn", options.clone if plain else options.patched), "--notes", str(place)]
     words += ["--way", way, "--slower", str(cell.slower), "--learning-rate", str(cell.learning_rate)]

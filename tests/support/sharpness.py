@@ -1,5 +1,6 @@
 """Optimizers that hold an optimizer, as published ones are written, and sharpness-aware minimisation in a loop."""
 
+from collections import OrderedDict, defaultdict
 from collections.abc import Callable
 from typing import Any
 
@@ -47,12 +48,13 @@ class SharpnessAware(Optimizer):
 
 
 class Lookahead(Optimizer):
-    """Zhang et al. 2019: its own step steps the optimizer that it holds, and averages weights every other time."""
+    """Zhang et al. 2019: its own step steps the optimizer that it holds, and averages weights every other time. As
+    timm's it has no more of an Optimizer than it needs, and its state is the other's."""
 
     def __init__(self, held: Optimizer) -> None:
         self._held, self.calls = held, 0
-        super().__init__(held.param_groups, {})
-        self.param_groups = held.param_groups
+        self._optimizer_step_pre_hooks, self._optimizer_step_post_hooks = OrderedDict(), OrderedDict()
+        self.param_groups, self.defaults, self.state = held.param_groups, held.defaults, defaultdict(dict)
 
     @torch.no_grad()
     def step(self, closure: None = None) -> None:  # type: ignore[override]
@@ -60,7 +62,7 @@ class Lookahead(Optimizer):
         self._held.step()
         self.calls += 1
         for p in (p for group in self.param_groups for p in group["params"]):
-            slow = self.state[p].setdefault("slow", p.detach().clone())
+            slow = self._held.state[p].setdefault("slow", p.detach().clone())
             if self.calls % 2 == 0:
                 p.copy_(slow.lerp_(p, 0.5))
 

@@ -10,6 +10,7 @@ from torch import Tensor, nn
 from torch.optim import Optimizer
 
 import roundelay
+from roundelay.attached.hyperparameters import UsersOptimizers
 from roundelay.core.errors import UserError
 from support.sharpness import Lookahead, SharpnessAware, sharpness_by_hand
 from support.small_loop import backward, batches, loss_of, network
@@ -93,6 +94,18 @@ def test_an_optimizer_in_another_goes_where_it_goes_alone(
         assert session.steps == 45
     assert values(model) == values(plain)
     assert not caplog.records
+
+
+def test_momentum_is_reset_in_what_an_optimizer_holds() -> None:
+    model = network()
+    held = torch.optim.SGD(model.parameters(), lr=0.1, momentum=0.9)
+    optimizer = Lookahead(held)
+    plainly(model, optimizer, 1)
+    moments = [state["momentum_buffer"] for state in held.state.values()]
+    assert all(moment.any() for moment in moments)
+    UsersOptimizers([optimizer]).reset_momentum({})
+    assert len(moments) == 4
+    assert not any(moment.any() for moment in moments)
 
 
 def test_what_does_not_come_back_is_a_change_by_hand(caplog: pytest.LogCaptureFixture) -> None:

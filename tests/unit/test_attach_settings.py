@@ -102,6 +102,29 @@ def test_settings_too_long_to_be_shown_are_compared_all_the_same(caplog: pytest.
     assert "checksum of all options" in caplog.messages[0]
 
 
+@pytest.mark.parametrize(
+    ("steps", "rates", "said"),
+    [
+        ((8, 48), (0.9, 0.1), True),
+        ((48, 8), (0.1, 0.9), True),
+        ((40, 48), (0.9, 0.1), False),
+        ((8, 48), (0.2, 0.0), False),
+    ],
+)
+def test_schedules_that_unequal_learners_follow_by_their_own_steps_are_named(
+    steps: tuple[int, int], rates: tuple[float, float], said: bool, caplog: pytest.LogCaptureFixture
+) -> None:
+    """Once; not those of nearly equal learners, nor a rate that ends a little later. Both have had a rate of 1."""
+    learners = settings(1, [[1.0], [1.0]])
+    for at_end in (False, True, True):
+        for (one, optimizer), count, rate in zip(learners, steps, rates, strict=True):
+            one.taken, optimizer.param_groups[0]["lr"] = count * at_end, rate if at_end else 1.0
+            one.note()
+        for one, _ in learners:
+            one.say_rates_apart((0, 1))
+    assert [f"after {steps[1]} and {steps[0]} steps" in text for text in caplog.messages] == [True] * said
+
+
 def test_numbers_that_cannot_all_be_shown_must_be_the_same() -> None:
     many = [0.5] * NUMBERS
     (first, _), (second, _) = settings(NUMBERS, [many, [*many[:-1], 0.25]])

@@ -5,6 +5,7 @@ schedules change; and their momentum, about which block-wise strategies ask. The
 import math
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
+from itertools import chain
 from typing import Any, TypeGuard
 
 import numpy as np
@@ -15,7 +16,7 @@ from torch.optim import Optimizer
 
 from roundelay.algorithms.local_update import RowUpdate, after_reset
 from roundelay.algorithms.torch_optimizer import FIRST_MOMENTS
-from roundelay.attached.stepping import check_rates
+from roundelay.attached.stepping import check_rates, held_by
 from roundelay.core.errors import UserError
 from roundelay.runtime.attached.entering import AttachTerms
 from roundelay.runtime.attached.settings import SteppedByLoop
@@ -142,11 +143,11 @@ class UsersOptimizers(SteppedByLoop):
         return ()
 
     def reset_momentum(self, memory: Mapping[str, Tensor]) -> None:
-        for optimizer in self._optimizers:
-            for state in optimizer.state.values():
-                for name in FIRST_MOMENTS:
-                    if isinstance(moment := state.get(name), Tensor):
-                        moment.zero_()
+        every = chain.from_iterable((one, *(held for _, held in held_by(one))) for one in self._optimizers)
+        for state in chain.from_iterable(optimizer.state.values() for optimizer in every):
+            for name in FIRST_MOMENTS:
+                if isinstance(moment := state.get(name), Tensor):
+                    moment.zero_()
 
     def share_after_reset(self, steps: int) -> float:
         """Return the share that `LocalOptimizer` defines, by the first parameter group's `momentum` and `nesterov`, or

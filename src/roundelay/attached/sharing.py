@@ -478,7 +478,8 @@ class SharedSampler(Shared):
         Raises:
             UserError: a loader was given this as `sampler`, and would make minibatches of minibatches.
         """
-        if isinstance(sys._getframe(1).f_locals.get("self"), BatchSampler):  # nothing else tells who asks
+        asks = sys._getframe(1).f_locals.get("self")  # nothing else tells
+        if isinstance(asks, BatchSampler) and getattr(asks, "sampler", None) is self:
             raise UserError(
                 f"rank {self._learner.rank}: session.sampler gives whole minibatches: write DataLoader(dataset, "
                 f"batch_sampler=session.sampler(dataset, {self.batch_size})), without sampler= and batch_size=."

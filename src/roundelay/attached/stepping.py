@@ -70,6 +70,8 @@ class Stepper:
 
     def __init__(self, optimizer: Optimizer, number: int, ask: Ask, rank: int) -> None:
         self.optimizer, self._number, self._ask, self._rank = optimizer, number, ask, rank
+        if isinstance(optimizer, Optimizer) and "_optimizer_load_state_dict_pre_hooks" not in vars(optimizer):
+            Optimizer.__setstate__(optimizer, {})  # a wrapper that has called no Optimizer.__init__
         self.inside, self._by_closure = False, False
         self.factor = 1.0
         """Factor on the learning rates of the next step."""
@@ -270,9 +272,9 @@ class OtherOptimizers:
                 "thrown away. Attach before anything that takes it is made, or call session.step() there."
             )
         theirs = [p for group in optimizer.param_groups for p in group["params"] if id(p) in self._mine]
-        if all(p.grad is None for p in theirs) or any(_path(optimizer, one) is not None for one in attached):
+        if all(p.grad is None for p in theirs) or any(one in attached for _, one in held_by(optimizer)):
             return  # it changes nothing, or it is one that has an attached optimizer to do it
-        held = [(type(one).__name__, path) for one in attached if (path := _path(one, optimizer)) is not None]
+        held = [(type(one).__name__, path) for one in attached for path, other in held_by(one) if other is optimizer]
         raise UserError(
             f"rank {self._rank}: {kind}, which is not attached, steps {len(theirs)} parameters of the attached module: "
             + (
@@ -285,16 +287,15 @@ class OtherOptimizers:
         )
 
 
-def _path(holder: object, optimizer: Optimizer) -> str | None:
-    """Return where `holder` holds the optimizer, as `base`, `inner.base` or `parts[0]`; None if it does not hold it."""
+def held_by(holder: object) -> Iterator[tuple[str, Optimizer]]:
+    """Yield the optimizers that `holder` holds, and those that these hold, each with its place: `base`, `inner.base` or
+    `parts[0]`."""
     named = [(name, value) for name, value in vars(holder).items() if name not in ("param_groups", "state")]
     named += [(f"{name}[{n}]", one) for name, value in named if isinstance(value, list) for n, one in enumerate(value)]
     for name, value in named:
-        if value is optimizer:
-            return name
-        if isinstance(value, Optimizer) and value is not holder and (path := _path(value, optimizer)) is not None:
-            return f"{name}.{path}"
-    return None
+        if isinstance(value, Optimizer) and value is not holder:
+            yield name, value
+            yield from ((f"{name}.{path}", one) for path, one in held_by(value))
 
 
 class _Asking:

@@ -429,8 +429,7 @@ class AttachedLearner:
         Raises:
             UserError: another learner has made a sampler otherwise.
         """
-        if self.strategy.traits.synchronous:
-            self.settings.say_rates_apart(living)
+        self.settings.say_rates_apart(living)
         self.settings.say_frozen_apart(living)
         self._shares.check_all(living)
         self.inputs.look()

@@ -35,6 +35,8 @@ TEXT_WORDS = 128
 """Words of 8 bytes for a learner's settings as text; the first is the text's length in bytes."""
 NUMBERS = 64
 """Numbers of a learner that others can read: a checksum of all, how many there are, and the first of them."""
+APART, APART_STEPS = 1.5, 10
+"""Ratio of two learners' steps, and their difference, from which on schedules by steps may be far apart."""
 NAMED_SETTINGS = 3
 """Number of settings that a message names."""
 
@@ -108,6 +110,7 @@ class Settings:
     ) -> None:
         self._tables, self._rank, self._optimizer = tables, rank, optimizer
         self._label, self._keeps_equal = strategy.label, strategy.traits.rows == "equal"
+        self._synchronous, self._highest = strategy.traits.synchronous, np.zeros(1)
         self._mine = {name: _short(value) for name, value in facts.items()}
         self.kept = KeptNumbers(optimizer)
         self.taken = 0
@@ -168,19 +171,37 @@ class Settings:
 
     def say_rates_apart(self, living: Sequence[int]) -> None:
         """Warn in a meeting, once, if the lowest rank has other learning rates after as many steps as this learner.
-        After more or fewer steps a schedule may well have others."""
+        After more or fewer steps a schedule may well have others; under an asynchronous strategy, far others."""
         lowest, tables = min(living, default=self._rank), self._tables
-        if self._said_rates or self._keeps_equal or tables.taken[lowest] != self.taken:
+        if self._said_rates or self._keeps_equal:
             return
         rates = slice(2, 2 + min(self._optimizer.rates, NUMBERS - 2))
         mine, theirs = tables.numbers[self._rank][rates], tables.numbers[lowest][rates]
-        if len(mine) and mine.tobytes() != theirs.tobytes():
+        if not self._synchronous:
+            self._say_schedules_apart(int(tables.taken[lowest]), mine, theirs, lowest)
+        elif tables.taken[lowest] == self.taken and len(mine) and mine.tobytes() != theirs.tobytes():
             self._said_rates = True
             log.warning(
                 f"rank {self._rank} has {named(_pairs(self._optimizer.names, mine, theirs), lowest)}, both after "
                 f"{self.taken} steps: a schedule that goes by a learner's own loss does that. Under {self._label} each "
                 "learner steps its own row, so that is possible; if it is not meant, give all the same."
             )
+
+    def _say_schedules_apart(self, taken: int, mine: Numbers, theirs: Numbers, lowest: int) -> None:
+        """Warn if learning rates are far apart, of the highest that the two had at meetings, and so are the steps, of
+        which the learner `lowest` has `taken`: a schedule goes by each learner's own."""
+        if not len(mine) or len(mine) != len(theirs):
+            return
+        self._highest = np.fmax(self._highest, np.fmax(mine, theirs))
+        few, many = sorted((taken, self.taken))
+        if many - few < APART_STEPS or many < APART * few or not (abs(mine - theirs) > self._highest / 4).any():
+            return
+        self._said_rates = True
+        log.warning(
+            f"rank {self._rank} has {named(_pairs(self._optimizer.names, mine, theirs), lowest)}, after {self.taken} "
+            f"and {taken} steps: their schedules go by each learner's own. Let them go by epochs, or by the steps of "
+            "all, of which there were sum(session.summary()['steps']) // session.learners since attach."
+        )
 
     def under(self, lowest: int, mine: Numbers, theirs: Numbers, had: bool) -> AbstractContextManager[None]:
         """Use, for an update by a mean of gradients, the numbers of `lowest`, the lowest rank that had a gradient.
