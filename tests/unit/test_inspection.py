@@ -20,6 +20,7 @@ from roundelay_speech.corpus.inspection.sound import SILENT_DB, SoundFacts, meas
 from roundelay_speech.data.manifest import Utterance
 from roundelay_speech.hmm.alignment import AlignSummary
 from roundelay_speech.hmm.fit import Fit
+from roundelay_speech.prepared import load_corpus
 from support.corpora import RATE, kaldi_corpus, speechlike, write_lines
 
 SAID = ("YES NO", "GO YES", "NO GO NO", "YES GO", "GO GO", "NO YES")
@@ -86,7 +87,11 @@ def test_a_prepared_corpus_is_inspected_too(source: Path, tmp_path: Path) -> Non
     lexicon = source / "lang" / "words.dic"
     sound(source, "a-1", np.zeros(RATE // 2))
     made = ["prepare", "kaldi", "--source", str(source), "--lexicon", str(lexicon), "--data", str(data)]
-    assert main([*made, "--speed", "0.9", "1.1"]) == 0
+    edit(lexicon, lambda text: f"{text}MAYBE M EY B IY\n")  # a word that only a held-out split has
+    edit(source / "test" / "text", lambda text: text.replace("g-0 YES", "g-0 MAYBE"))
+    (tmp_path / "text").write_text("YES NO GO\n")
+    assert main([*made, "--speed", "0.9", "1.1", "--vocabulary", str(tmp_path / "text")]) == 0
+    assert set(load_corpus(data).held_out_words) == {"MAYBE"}
     found = inspect(data)
     assert [finding.kind for finding in found.findings] == ["silent"]
     assert found.splits["train"].utterances == 24  # copies at other speeds are not counted

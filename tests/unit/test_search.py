@@ -86,9 +86,24 @@ class Scripted(Decoders):
         self, loglikes: Iterable[tuple[str, Float32]], options: Search, progress: Progress | None = None
     ) -> Batch:
         self.asked.append(options)
+        if progress is not None:
+            progress.advance()
         wrong = self.errors(options)
         words = ("X",) * wrong + ("A",) * (100 - wrong)
         return Batch({"u": Hypothesis(words, 0.0, 0.0, 0.0, True)}, search_seconds=0.25)
+
+
+class Bars(Silent):
+    """Progress that ends where it was said to."""
+
+    left = 0
+
+    def start(self, what: str, total: int | None = None) -> None:
+        assert self.left == 0
+        self.left = total or 0
+
+    def advance(self, n: int = 1, note: str = "") -> None:
+        self.left -= n
 
 
 @pytest.mark.parametrize(
@@ -102,8 +117,10 @@ class Scripted(Decoders):
     ],
 )
 def test_scale_with_fewest_errors(errors: dict[float, int], chosen: float) -> None:
-    tuning = Tuning(Scripted(lambda search: errors[search.scale]), SPEECH, REFS, 0.01)
+    bars = Bars()
+    tuning = Tuning(Scripted(lambda search: errors[search.scale]), SPEECH, REFS, 0.01, progress=bars)
     assert tuning.choose_scale(Search(1.0, 8.0, 50), (0.1, 0.2, 0.3)) == Search(chosen, 8.0, 50)
+    assert bars.left == 0
     assert {search.scale: it.errors.total for search, it in tuning.tried.items()} == errors
     assert all(it.real_time_factor == 0.25 for it in tuning.tried.values())
 

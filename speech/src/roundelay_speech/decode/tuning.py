@@ -75,14 +75,14 @@ class Tuning:
             raise UserError(
                 f"Acoustic scales to try must be positive numbers, not {list(scales)}; 0.05 to 0.25 is usual."
             )
-        self._start("acoustic scale", len(scales))
         errors: dict[float, int] = {}
-        todo = sorted(set(scales))
+        todo, what = sorted(set(scales)), "acoustic scale"
         while todo:
+            self._start(what, len(todo))
             for scale in todo:
                 errors[scale] = self._errors(replace(search, scale=scale))
-            todo = _beyond(errors)
-        self._progress.finish()
+            self._progress.finish()
+            todo, what = _beyond(errors), "acoustic scale beyond those given"
         best = _plateau(errors)
         return replace(search, scale=best[len(best) // 2])
 

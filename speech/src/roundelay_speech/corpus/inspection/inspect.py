@@ -64,7 +64,7 @@ def open_corpus(
         for split, gone in corpus.left_out.items():
             found += _unusable(split, gone, len(gone) + len(corpus.splits.get(split, ())), None)
         kept = {name: [u for u in some if not u.copied] for name, some in corpus.splits.items()}
-        own = None if corpus.unlabelled else corpus.lexicon
+        own = None if corpus.unlabelled else corpus.alignment_lexicon
         words = own if lexicon is None else _dictionary(lexicon, kept)
         return InspectedCorpus(kept, folder, corpus.audio, words, tuple(found))
     return _kaldi(folder, splits, folder if root is None else root, lexicon, progress)
