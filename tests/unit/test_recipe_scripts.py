@@ -77,7 +77,7 @@ def check_order(commands: list[list[str]]) -> None:
     ("name", "arguments", "trained"),
     [
         ("an4", ["DIR", "0 1"], 5),
-        ("an4/adapted", ["DIR", "0 1"], 4),
+        ("an4/adapted", ["DIR", "0 1"], 6),
         ("an4/packed", ["DIR"], 1),
         ("fsdd", [], 1),
         ("fsdd", ["DIR", "mine"], 1),
