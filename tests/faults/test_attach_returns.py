@@ -61,7 +61,7 @@ def test_on_several_hosts_learners_and_a_host_lost_whole_come_back_and_a_new_one
         lost = read_status(tmp_path / "live", unix_clock())
         assert [row[2] for row in host_rows(lost)[1]] == ["lives", "lost"]
         assert [row[2] for row in learner_rows(lost)[1]] == ["lost", "lives", "lost", "lost"]
-        assert lost.lost[2].reason == "none has taken its place yet"
+        assert lost.lost[2].reason == "no process has taken its place yet"
         for rank in (*victims, 3):
             hosts.start(rank)
         said, _ = hosts.end()

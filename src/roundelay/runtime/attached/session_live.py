@@ -22,7 +22,7 @@ from roundelay.runtime.procs.cluster_rows import glanced_distance
 from roundelay.runtime.procs.memory.arena import Arena
 from roundelay.strategies.base import Strategy
 
-YET_TO_COME = "none has taken its place yet"
+YET_TO_COME = "no process has taken its place yet"
 LIVE_LOOK_SECONDS = 1.0
 """Interval between looks for learners that were lost, or have come."""
 

@@ -42,7 +42,7 @@ OVER = {
     FIRST_HOST_LOST: "its host, which leads the others, is lost",
     PROCESS_FAILED: "the process that speaks for this host to the others has failed, and says why itself",
     TOO_FEW_HOSTS: "too few of the hosts that lived can be reached from here, so another may lead them by now",
-    ALL_DEAD: "with all others of this host, which led, so none here can give its state to one that comes back. "
+    ALL_DEAD: "with all others of this host, which led, so no learner here can give its state to one that comes back. "
     "Another host leads now. Start all learners of this one again, as roundelay launch --restarts does, and set "
     "ROUNDELAY_PEERS, by which they find that host",
 }

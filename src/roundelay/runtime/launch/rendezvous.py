@@ -57,7 +57,7 @@ def first_address(place: HostPlace, seconds: float, what: str = COORDINATOR) -> 
         _wait(place, seconds, lambda: bool(store.check([what])), "rank 0 said nothing")
         raw = store.get(what)
     except (DistError, RuntimeError, ValueError) as error:
-        raise _nobody(place, f"none is there any more ({str(error).splitlines()[0]})") from error
+        raise _nobody(place, f"no host is there any more ({str(error).splitlines()[0]})") from error
     try:
         text = raw.decode() if len(raw) <= FACT_BYTES else ""
     except UnicodeDecodeError:
