@@ -1,5 +1,6 @@
 """The cost model against published hours."""
 
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -14,6 +15,7 @@ from roundelay_lab.published.hours import (
     knee,
     load_printed,
     machines,
+    speedups,
 )
 
 CLUSTERS = Path(__file__).parents[2] / "docs" / "clusters"
@@ -77,3 +79,19 @@ def test_cluster_files_are_the_fitted_machines(
     assert found.model_bytes == fitted.model_bytes
     assert found.compute.fixed == fitted.compute.fixed == 0
     assert found.compute.seconds_per_frame == pytest.approx(fitted.compute.seconds_per_frame, rel=0.005)
+
+
+def test_speedups_of_a_system_meet_its_printed_hours_under_every_assumption_that_can() -> None:
+    """System B is that of figure 4 in Zhang et al. 2019 (arXiv 1907.05701), of which no number is read here."""
+    printed = load_printed()
+    found, left_out = speedups(printed, "B", (8, 64))
+    assert not left_out
+    own, alike = found[:2], found[2:]
+    assert [one.met for one in found] == [False, True, False, False]
+    assert own[1].hours_between == pytest.approx((5.2, 5.2), rel=0.005)
+    assert own[0].hours == pytest.approx(38.4, abs=0.1)
+    assert own[1].hours < alike[1].hours
+    for one in found:
+        assert one.times_between[0] <= one.times <= one.times_between[1] <= 1.001 * one.gpus
+    small = replace(printed, otherwise=tuple(one for one in printed.otherwise if one.minibatch == 2560))
+    assert speedups(small, "D", (64,))[1] == ["minibatch 2,560"], "2,560 sequences a step fill the interfaces"

@@ -7,9 +7,10 @@ from roundelay.terminal import console, print_table
 
 _PUBLISHED = """
 published: check the cost model against published speedups or hours
-what {li2017,ibm} | speedups of Li et al. 2017, or hours of IBM's machines
+what {li2017,ibm,speedups} | speedups of Li et al. 2017, hours of IBM's machines, or what these imply for 8 to 128 GPUs
 $ roundelay published li2017
 $ roundelay published ibm
+$ roundelay published speedups
 """
 
 
@@ -19,10 +20,10 @@ def add(command: Command) -> None:
 
 
 def _show(options: argparse.Namespace) -> None:
-    show_speedups() if options.what == "li2017" else show_hours()
+    {"li2017": show_printed_speedups, "ibm": show_hours, "speedups": show_speedups}[options.what]()
 
 
-def show_speedups() -> None:
+def show_printed_speedups() -> None:
     """Print the speedups of Li et al. 2017 beside those of the fitted cost model."""
     from roundelay_lab.published.speedups import compare, errors
 
@@ -87,4 +88,30 @@ def show_hours() -> None:
     console.print(
         f"Assumed, for it is not printed: {assumed.epochs} epochs, minibatches of {assumed.minibatch:,} sequences of "
         f"{assumed.sequence_frames} frames in all, {assumed.parameters:,} parameters."
+    )
+
+
+def show_speedups() -> None:
+    """Print the predicted speedup of each of IBM's systems on 8 to 128 GPUs."""
+    from roundelay_lab.published.hours import load_printed, speedups
+
+    printed = load_printed()
+    notes = []
+    rows: list[tuple[str, ...]] = []
+    for system in printed.systems:
+        found, left_out = speedups(printed, system)
+        for one in found:
+            spans = ["{:.2f} to {:.2f}".format(*one.hours_between), "{:.1f} to {:.1f}".format(*one.times_between)]
+            numbers = (f"{one.hours:.2f}{' (printed)' * one.met}", spans[0], f"{one.times:.1f}", spans[1])
+            rows.append((system, one.strategy, f"{one.gpus}", *numbers))
+        if left_out:
+            notes.append(
+                f"{system}: no GPU is fast enough for its printed hours, and left out is: {', '.join(left_out)}"
+            )
+    print_table(["system", "strategy", "GPUs", "model h", "from to", "times one GPU", "from to"], rows)
+    for note in notes:
+        console.print(note)
+    console.print(
+        "From to: under the other minibatches, epochs, links and nodes of ibm.yaml, where they are not printed. The "
+        "seconds of a sequence are then fitted again to the hours that are. One GPU trains the same minibatches."
     )

@@ -8,9 +8,12 @@ The step from 64 to 128 GPUs is printed twice (2.28 and 1.98 hours) and is 1.15 
 things could make it so: a cost that each minibatch has however small it is, an interface between nodes that is full, or
 hours in which no GPU computes. Each alone meets both times with one more number; `knee` says how each would then change
 with 256 GPUs, larger minibatches or smaller messages.
+
+`speedups` says what a fitted system makes of 8 to 128 GPUs beside one (figure 4 of Zhang et al. 2019, arXiv 1907.05701,
+for system B), and how far that goes up and down where what is not printed is otherwise.
 """
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
@@ -26,6 +29,8 @@ SIMULATED_ROUNDS = 48
 """Fewest minibatches of a learner that are simulated, so many that the first hardly count."""
 FIT_STEPS = 6
 """Steps of the search in a fit."""
+COUNTS = (8, 16, 32, 64, 128)
+"""Numbers of GPUs for which speedups are predicted."""
 PEAK_FLOPS = {"P100": 10.6e12, "V100": 15.7e12}
 """Operations a second in single precision, by the maker's data sheets."""
 
@@ -43,10 +48,12 @@ class Assumed:
 
 @dataclass(frozen=True)
 class System:
-    """A machine: learners of a node, and bytes a second of a node's network interface, which they share."""
+    """A machine: learners of a node, and bytes a second of a node's network interface, which they share. `printed`: a
+    publication says both."""
 
     learners: int
     bandwidth: float
+    printed: bool = False
 
 
 @dataclass(frozen=True)
@@ -64,7 +71,7 @@ class PrintedHours:
 
 @dataclass(frozen=True)
 class Otherwise:
-    """Another value for an assumption. bandwidth, learners: those of a node of system D."""
+    """Another value for an assumption. bandwidth, learners: those of a node."""
 
     name: str
     epochs: int | None = None
@@ -160,18 +167,23 @@ def hours(printed: IbmHours, machine: Machine, gpus: int, strategy: Strategy) ->
     return machine.idle + timed.seconds / rounds * printed.minibatches / 3600
 
 
-def assumed_otherwise(printed: IbmHours) -> dict[str, IbmHours]:
-    """Return the rows of system D under every other assumption, by its name. System D's printed hours for two numbers
-    of GPUs differ by more than their number explains."""
+def assumed_otherwise(printed: IbmHours, system: str = "D") -> dict[str, IbmHours]:
+    """Return the rows of one system under every other assumption, by its name; by default those of D, whose printed
+    hours for two numbers of GPUs differ by more than their number explains. An assumption about nodes that are printed,
+    or that the system's strategy makes its groups of, stays as it is."""
+    rows, usual = tuple(row for row in printed.rows if row.system == system), printed.systems[system]
+    grouped = any(hasattr(make_strategy(row.strategy), "node_size") for row in rows)
     found = {}
     for one in printed.otherwise:
         given = {name: value for name in ("epochs", "minibatch") if (value := getattr(one, name)) is not None}
         node = {name: value for name in ("bandwidth", "learners") if (value := getattr(one, name)) is not None}
+        if node and (usual.printed or ("learners" in node and grouped)):
+            continue
         found[one.name] = replace(
             printed,
             assumed=replace(printed.assumed, **given),
-            systems={**printed.systems, "D": replace(printed.systems["D"], **node)},
-            rows=tuple(row for row in printed.rows if row.system == "D"),
+            systems={**printed.systems, system: replace(usual, **node)},
+            rows=rows,
         )
     return found
 
@@ -197,6 +209,44 @@ def compare_hours(printed: IbmHours, fitted: Mapping[str, Machine]) -> list[Comp
         ComparedHours(row, hours(printed, fitted[row.system], row.gpus, make_strategy(row.strategy)))
         for row in printed.rows
     ]
+
+
+@dataclass(frozen=True)
+class Speedup:
+    """Predicted hours on so many GPUs, and how many times as fast as on one; of both the lowest and the highest under
+    other assumptions. `met`: these hours are printed, and the system is fitted to them."""
+
+    strategy: str
+    gpus: int
+    met: bool
+    hours: float
+    hours_between: tuple[float, float]
+    times: float
+    times_between: tuple[float, float]
+
+
+def speedups(printed: IbmHours, system: str, counts: Sequence[int] = COUNTS) -> tuple[list[Speedup], list[str]]:
+    """Return the speedups of a system by its own strategy and by `ssgd`, for each number of GPUs; and the assumptions
+    under which no GPU is fast enough for its printed hours, which are left out."""
+    row = next(row for row in printed.rows if row.system == system and row.use == "fitted")
+    one, alone, left_out = replace(printed, rows=(row,)), make_strategy("ssgd"), list[str]()
+    under = list[tuple[IbmHours, Machine, float]]()
+    for name, other in {"": one, **assumed_otherwise(one, system)}.items():
+        machine = machines(other)[system]
+        if hours(other, machine, row.gpus, make_strategy(row.strategy)) > 1.01 * row.hours:
+            left_out.append(name)
+        else:
+            under.append((other, machine, hours(other, machine, 1, alone)))
+    found = []
+    for name in dict.fromkeys((row.strategy, "ssgd")):
+        strategy = make_strategy(name)
+        for gpus in counts:
+            taken = [hours(other, machine, gpus, strategy) for other, machine, _ in under]
+            times = [first / several for (_, _, first), several in zip(under, taken, strict=True)]
+            between = (min(taken), max(taken)), (min(times), max(times))
+            met = name == row.strategy and gpus == row.gpus
+            found.append(Speedup(name, gpus, met, taken[0], between[0], times[0], between[1]))
+    return found, left_out
 
 
 def flops(printed: IbmHours, machine: Machine) -> float:
