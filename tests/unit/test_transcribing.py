@@ -237,6 +237,18 @@ def test_names_say_which_file() -> None:
     assert list(unique_names([("one", Path("a.wav")), ("one", Path("b.wav"))])) == ["one", "one.2"]
 
 
+def test_files_of_a_folder_that_may_be_recordings_are_not_passed_over_in_silence(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    for name in ("talk.wav", "talk.txt", "README.md", ".hidden.part"):
+        (tmp_path / name).touch()
+    assert [one.name for one in recordings([str(tmp_path)])] == ["talk"]
+    assert not caplog.messages
+    (tmp_path / "other.voc").touch()
+    assert [one.name for one in recordings([str(tmp_path)])] == ["talk"]
+    assert "passed over 1 file, such as other.voc" in caplog.text
+
+
 @pytest.mark.parametrize(
     ("name", "text", "message"),
     [

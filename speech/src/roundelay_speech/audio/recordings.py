@@ -1,5 +1,6 @@
 """Recordings in a folder, known by their endings, and names for recordings."""
 
+import logging
 import re
 from collections import Counter
 from collections.abc import Mapping, Sequence
@@ -7,19 +8,42 @@ from pathlib import Path
 
 from roundelay.core.errors import UserError
 
+log = logging.getLogger(__name__)
+
 KINDS = frozenset(
     "wav flac mp3 ogg oga opus m4a mp4 aac aif aiff au caf sph w64 wma webm mkv mov amr 3gp wv".split()  # noqa: SIM905
 )
 """Endings of the names of recordings."""
+BESIDE = frozenset(
+    "txt text lab trn textgrid eaf ctm stm srt vtt json jsonl yaml yml xml csv tsv md html pdf log gz zip".split()  # noqa: SIM905
+)
+"""Endings of other files that may well lie beside recordings: texts and lists."""
+
+
+def is_recording(path: Path) -> bool:
+    """Return True if `path` is a file whose ending is known as that of a recording."""
+    return path.suffix.lower()[1:] in KINDS and path.is_file()
 
 
 def recordings_below(folder: Path) -> list[Path]:
-    """Return all recordings in a folder and in those below it, sorted.
+    """Return all recordings in a folder and in those below it, sorted; warn of files that may be recordings, too, but
+    are not known as such.
 
     Raises:
         UserError: there is no recording.
     """
-    paths = sorted(path for path in folder.rglob("*") if path.suffix.lower()[1:] in KINDS and path.is_file())
+    files = sorted(path for path in folder.rglob("*") if path.suffix and path.is_file())
+    paths = [path for path in files if is_recording(path)]
+    others = [path for path in files if path.name[0] != "." and path.suffix.lower()[1:] not in KINDS | BESIDE]
+    if paths and others:
+        log.warning(
+            "%s: passed over %d file%s, such as %s, whose ending is not known as that of a recording. If it is one, "
+            "name the file itself, or convert it.",
+            folder,
+            len(others),
+            "s" * (len(others) > 1),
+            others[0].relative_to(folder),
+        )
     if not paths:
         raise UserError(
             f"{folder}: no recording in this folder; they are known by their endings: .wav, .flac, .mp3 ..."

@@ -22,7 +22,7 @@ from roundelay.core.files import read_text
 from roundelay.core.progress import Progress, tracked
 from roundelay_speech.audio.activity import FRAMES_PER_SECOND, Cutting, Energies, cut, smoothed
 from roundelay_speech.audio.reading import AudioError, audio_shape, bad_audio, hushed
-from roundelay_speech.audio.recordings import one_word, recordings_below, unique_names
+from roundelay_speech.audio.recordings import is_recording, one_word, recordings_below, unique_names
 from roundelay_speech.audio.sound import open_sound
 from roundelay_speech.bindings import soundfile
 from roundelay_speech.corpus.checks import channel_remarks
@@ -183,10 +183,7 @@ def _readable(name: str, path: Path, converted: Path) -> Path:
 
 def has_recordings(folder: Path) -> bool:
     """Return True if there is a recording in the folder or below it."""
-    try:
-        return bool(recordings_below(folder))
-    except UserError:
-        return False
+    return any(map(is_recording, folder.rglob("*")))
 
 
 def standing_splits(source: Path, usual: Sequence[str], whole: bool) -> dict[str, str]:
