@@ -77,3 +77,44 @@ def test_the_gradient_is_the_same_to_the_bit_when_computed_again() -> None:
     found = [torch.autograd.grad(Ctc().loss(nn.Identity(), (scores,), targets)[0], scores)[0] for _ in range(3)]
     assert torch.equal(found[0], found[1])
     assert torch.equal(found[0], found[2])
+
+
+class TwoViews(nn.Module):
+    """Adds to each view of the N scores what is given."""
+
+    def __init__(self, views: Tensor) -> None:
+        super().__init__()
+        self.views = views
+
+    def forward(self, scores: Tensor) -> Tensor:
+        return scores + self.views
+
+
+def test_equal_views_have_the_loss_and_the_gradient_of_one() -> None:
+    scores, targets = scores_of(LENGTHS, 3, 4).requires_grad_(), targets_of(LENGTHS, LABELS)
+    one, (twice, evidence) = (
+        Ctc().loss(nn.Identity(), (scores,), targets),
+        Ctc(consistency=0.7).loss(nn.Identity(), (scores,), targets),
+    )
+    torch.testing.assert_close(twice, one[0])
+    torch.testing.assert_close(torch.autograd.grad(twice, scores)[0], torch.autograd.grad(one[0], scores)[0])
+    assert evidence.outputs.shape == one[1].outputs.shape
+    with torch.no_grad():  # an evaluation looks once
+        assert float(Ctc(consistency=0.7).loss(nn.Identity(), (scores,), targets)[0]) == pytest.approx(float(one[0]))
+
+
+def test_consistency_is_the_divergence_of_either_view_from_the_other() -> None:
+    scores, targets = scores_of(LENGTHS, 3, 4), targets_of(LENGTHS, LABELS)
+    views = scores_of(LENGTHS * 2, 3, 8).requires_grad_()
+    loss, evidence = Ctc(consistency=0.2).loss(TwoViews(views), (scores,), targets)
+    a, b = (torch.log_softmax(scores + view, 2) for view in views.chunk(2))
+    plain = [Ctc().loss(nn.Identity(), (view,), targets)[0] for view in (a, b)]
+    apart = torch.zeros((), dtype=torch.float64)
+    for n, length in enumerate(LENGTHS):
+        for one, other in ((a[n, :length], b[n, :length].detach()), (b[n, :length], a[n, :length].detach())):
+            apart = apart + nn.functional.kl_div(one, other, reduction="sum", log_target=True) / 2
+    torch.testing.assert_close(evidence.measure.double(), (plain[0] + plain[1]).detach() / 2, check_dtype=False)
+    expected = (plain[0] + plain[1]) / 2 + 0.2 * apart / len(LENGTHS)
+    torch.testing.assert_close(loss.double(), expected, check_dtype=False, rtol=1e-5, atol=1e-6)
+    found, wanted = (torch.autograd.grad(one, views, retain_graph=True)[0] for one in (loss, expected))
+    torch.testing.assert_close(found, wanted, rtol=1e-4, atol=1e-6)
