@@ -7,6 +7,7 @@ from typing import Any
 import pytest
 
 from roundelay.cli import main
+from roundelay.core.errors import UserError
 from roundelay.core.files import read_json
 from roundelay.core.minibatch import recorded_text
 from roundelay.core.progress import Silent
@@ -16,6 +17,7 @@ from roundelay.grids.results import CellOutcome, CellState
 from roundelay.grids.running import run_grid
 from roundelay.grids.summary import summarise
 from roundelay.job import Interrupt
+from roundelay.reports.headline import counted_split
 from roundelay.strategies import make_strategy
 from roundelay_speech.grids import running
 from roundelay_speech.grids.grid import plan
@@ -53,6 +55,14 @@ def test_a_grid_comes_to_a_table_a_file_and_a_page(inside: Path, capsys: pytest.
     slow = cells_of(inside / "grid")["ssgd-2-straggler-seed0"]
     assert slow["share_of_undisturbed_speed"] == pytest.approx(0.08 / 0.18, rel=0.02)
     assert "ssgd, 2 learners, straggler 1:3x" in (inside / "grid" / "compare.html").read_text()
+
+
+def test_no_splits_are_decoded_where_none_are_named(inside: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    grid = ["--strategies", "ssgd", "--learners", "1", *SIM, "decode.splits=[]"]
+    assert compare("none", *grid) == 0
+    assert "failed" not in capsys.readouterr().out
+    with pytest.raises(UserError, match="splits is empty"):
+        counted_split(())
 
 
 def test_with_a_minibatch_for_every_learner_the_baseline_keeps_its_own(

@@ -6,6 +6,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from statistics import fmean
 
+from roundelay.core.errors import UserError
 from roundelay.core.records import WordErrors
 from roundelay.reports.comparison import LEVEL, Alone, Comparison, Together, beside_alone, spread
 from roundelay.reports.numbers import plain, seconds, short
@@ -26,7 +27,13 @@ def scored_split(runs: Sequence[Run]) -> str | None:
 
 
 def counted_split(splits: Sequence[str]) -> str:
-    """Return the one of these decoded splits whose word errors are shown."""
+    """Return the one of these decoded splits whose word errors are shown.
+
+    Raises:
+        UserError: there is none.
+    """
+    if not splits:
+        raise UserError("decode.splits is empty, so no word errors are counted. Name splits, such as [dev,test].")
     return next(s for s in ("test", "dev", *splits) if s in splits)
 
 

@@ -90,8 +90,9 @@ class RecipeWork(CellWork):
                 return False
             self.new = True
             recognise(exp, recipe, self.progress)
-        split = counted_split(recipe.decode.splits)
-        return not self._epochs or decode_epochs(exp, recipe, split, self.progress, self.interrupt)
+        if not self._epochs:
+            return True
+        return decode_epochs(exp, recipe, counted_split(recipe.decode.splits), self.progress, self.interrupt)
 
 
 @dataclass(frozen=True)
