@@ -35,7 +35,7 @@ from roundelay.runtime.replay.whole import Replayed, replay
 from roundelay.runtime.rows import Row
 from roundelay.runtime.trace import ROWS_ON, Kind, Recorder, TraceEvent, read_entries, read_events
 from support.agreeing import assert_equal, on_hosts, on_processes
-from support.clusters import ASYNCHRONOUS, MINIBATCH, OnDevice, cluster, one_of_each, plan
+from support.clusters import ASYNCHRONOUS, ENDLESS, MINIBATCH, OnDevice, cluster, one_of_each, plan
 from support.coarse import Coarse
 from support.coded import Pairs, Together
 from support.elsewhere import Elsewhere
@@ -223,12 +223,12 @@ def test_so_is_a_death(name: str, tmp_path: Path) -> None:
     killed = False
     with ProcsRuntime(made, threads=1, trace=tmp_path, deaths=Deaths("go-on")) as runtime:
 
-        def kill(_: Glance) -> bool:
+        def kill(glance: Glance) -> bool:
             nonlocal killed
             killed = killed or kill_with_no_row_in_hand(runtime, 2)
-            return False
+            return bool(glance.lost)
 
-        outcome = runtime.segment(plan(60, 4), kill)
+        outcome = runtime.segment(plan(ENDLESS, 4), kill)
         rows = runtime.rows().clone()
     assert [lost.rank for lost in outcome.lost] == [2]
     found = again(made, tmp_path)
@@ -254,7 +254,7 @@ def test_so_is_a_replacement(name: str, tmp_path: Path) -> None:
             noticed = runtime.process_ids()[2] != first_process  # before, the dead one counts as alive
             return (noticed and glance.learners_alive == 4) or 2 in runtime.processes.ready()
 
-        first = runtime.segment(plan(1_000_000, 4, rate=0.01), replaced)
+        first = runtime.segment(plan(ENDLESS, 4, rate=0.01), replaced)
         second = runtime.segment(plan(10, 4, rate=0.01, epoch=1))
         assert [joined.rank for joined in (*first.joined, *second.joined)] == [2]
         recorded = runtime.state()
