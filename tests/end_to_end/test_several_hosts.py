@@ -20,15 +20,16 @@ from roundelay.core.records import (
     read_events,
 )
 from support.ports import free_port
-from support.started import SECRET, ends, start, two_hosts, wait_for
+from support.started import SECRET, SIGNALLED, ends, start, two_hosts, wait_for
+from support.until_signalled import LAST
 
 
 @pytest.mark.timeout(240)
 def test_interrupted_on_one_host_and_gone_on_with_on_another_number_of_them(inside: Path) -> None:
     exp = inside / "exp-hosts"
     slow = [f"--straggler={rank}:+0.02" for rank in range(3)]
-    common = ["--exp", str(exp), "--strategy", "adpsgd", "schedule.max_epochs=4"]
-    with two_hosts((1, 2), *common, *slow) as processes:
+    common = ["--exp", str(exp), "--strategy", "adpsgd", f"schedule.max_epochs={LAST + 1}"]
+    with two_hosts((1, 2), *common, *slow, before=SIGNALLED) as processes:
         wait_for(exp / "checkpoints" / "epoch-0001.json", processes)
         processes[1].send_signal(signal.SIGINT)  # on the host that does not conduct
         statuses, text = ends(processes)
