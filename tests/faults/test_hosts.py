@@ -211,11 +211,21 @@ def test_the_only_learner_of_a_host_is_replaced_and_goes_on_from_the_row_that_wa
 
 
 def test_a_host_that_stood_still_for_too_long_comes_back_by_itself() -> None:
-    hosts = Hosts("adpsgd", (1, 1), slow=0.01, terms={"host_patience": 2})
+    """Its first link is watched with less patience than others, which any process may use up."""
+    hosts = Hosts("adpsgd", (1, 1), slow=0.01)
     with hosts, MultiHostRuntime(hosts.cluster, hosts.place, hosts.all_terms) as runtime:
-        session = hosts.running[1].pid
+        (remote,), session, heard = runtime._hosts.all(), hosts.running[1].pid, list[float]()
+
+        def hurry() -> None:
+            heard.append(remote.monitored.heard)
+            remote.monitored._patience = 2.0
+
         story = Story(
-            (lambda glance: glance.frames > 2 * MINIBATCH, lambda: os.killpg(session, signal.SIGSTOP)),
+            (lambda glance: glance.frames > 2 * MINIBATCH, hurry),
+            (  # a wait that began before is over
+                lambda glance: remote.monitored.heard > heard[0] or glance.learners_alive == 1,
+                lambda: os.killpg(session, signal.SIGSTOP),
+            ),
             (lambda glance: glance.learners_alive == 1, lambda: os.killpg(session, signal.SIGCONT)),
             (lambda glance: glance.learners_alive == 2, nothing),
         )
@@ -229,14 +239,15 @@ def test_a_host_that_stood_still_for_too_long_comes_back_by_itself() -> None:
 def test_hosts_that_beat_and_get_nothing_done_are_done_without_or_end_the_run(
     still: tuple[int, ...], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """The reason does not matter: here the conductor's book forgets what they say."""
-    settle, forgotten = Leases.settle, set(still)
+    """The reason does not matter: here the conductor's book forgets what they say, and is content with the others."""
+    settle, settled, forgotten, steps = Leases.settle, Leases.settled, set(still), count()
 
     def forget(self: Leases, host: int, trained: Collection[int]) -> None:
         if host not in forgotten:
             settle(self, host, trained)
 
     monkeypatch.setattr(Leases, "settle", forget)
+    monkeypatch.setattr(Leases, "settled", lambda self, host: settled(self, host) if host in still else next(steps))
     hosts = Hosts("adpsgd", (1, 1), slow=0.01)
     with hosts, MultiHostRuntime(hosts.cluster, hosts.place, hosts.all_terms) as runtime:
         runtime._terms = dataclasses.replace(runtime._terms, patience_seconds=4.0)  # all have come by now
@@ -281,7 +292,7 @@ from support.clusters import plan
 from support.hosts import Hosts
 from roundelay.runtime.hosts.control.coordinator import MultiHostRuntime
 if __name__ == "__main__":
-    hosts = Hosts("adpsgd", (1, 1), slow=0.01, port=int(sys.argv[1]), terms={"host_patience": 1})
+    hosts = Hosts("adpsgd", (1, 1), slow=0.01, port=int(sys.argv[1]))
     with MultiHostRuntime(hosts.cluster, hosts.place, hosts.all_terms) as runtime:
         print("begun", flush=True)
         runtime.segment(plan(10_000_000, 2))
@@ -438,7 +449,7 @@ def test_nothing_outlives_the_conductor(tmp_path: Path) -> None:
     script = tmp_path / "coordinator.py"
     script.write_text(CONDUCTOR)
     tests = str(Path(__file__).parents[1])
-    hosts = Hosts("adpsgd", (1, 1), slow=0.01, terms={"host_patience": 1})
+    hosts = Hosts("adpsgd", (1, 1), slow=0.01, terms={"host_patience": 6})  # it lives that long at most
     with hosts:
         coordinator = subprocess.Popen(
             [sys.executable, str(script), str(hosts.port)],
