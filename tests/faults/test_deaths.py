@@ -2,6 +2,8 @@
 
 import os
 import signal
+import time
+from multiprocessing import forkserver
 
 import pytest
 
@@ -9,6 +11,7 @@ from roundelay.runtime.base import Glance, SegmentPlan, Straggler, Watch
 from roundelay.runtime.procs.driver import ProcsRuntime
 from roundelay.runtime.procs.processes import Deaths
 from support.clusters import ENDLESS, MINIBATCH, cluster, plan
+from support.until import meanwhile, until
 
 SLOW = tuple(Straggler(rank, seconds=0.02) for rank in range(3))
 
@@ -54,3 +57,21 @@ def test_asynchronous_strategies_can_go_on_without_the_dead_and_train_every_fram
         assert after.counts.frames.sum() == 10 * MINIBATCH
         assert after.counts.steps[victim] == 0
         assert len(runtime.state().vectors["row"]) == 3
+
+
+def test_how_a_learner_has_died_is_known_though_the_process_that_knows_it_stands_still_for_a_while() -> None:
+    """Learners are children of the fork server."""
+    with ProcsRuntime(cluster("adpsgd", 3, stragglers=SLOW), threads=1, deaths=Deaths("go-on")) as runtime:
+        server: int = vars(forkserver)["_forkserver"]._forkserver_pid
+        os.kill(server, signal.SIGSTOP)
+
+        def go_on() -> None:
+            try:
+                until(lambda: runtime.processes._members[1].reaped)
+                time.sleep(1.5)
+            finally:
+                os.kill(server, signal.SIGCONT)
+
+        with meanwhile(go_on):
+            outcome = runtime.segment(plan(ENDLESS, 3), killer(runtime, 1))
+    assert [lost.reason for lost in outcome.lost] == ["killed by signal 9 (SIGKILL)"]
