@@ -78,14 +78,14 @@ CASES = {  # what is trained, and rounds of each of two epochs
 
 @pytest.mark.parametrize(("made", "rounds"), CASES.values(), ids=[*CASES])
 def test_a_run_comes_out_the_same_bit_for_bit(made: Cluster, rounds: int, tmp_path: Path) -> None:
-    """Two epochs; of asynchronous strategies with four learners, rows of more than one chunk and more than 1,000
-    events."""
+    """Two epochs; of asynchronous strategies with four learners, rows of more than one chunk and some thousand events:
+    of each minibatch that it is drawn, its gradient and its step, and exchanges."""
     frames = rounds * MINIBATCH
     epochs = [plan(0, made.learners, examples=frames, rate=rate, epoch=n) for n, rate in enumerate((0.02, 0.01))]
     recorded = on_processes(made, epochs, tmp_path).state
     found = assert_repeated(made, tmp_path, recorded)
     assert found.minibatches == sum(epoch.epoch.pieces for epoch in epochs)
-    assert found.events > 1000 or rounds < 40
+    assert found.events >= 3 * found.minibatches
     if isinstance(made.strategy, Overwriting):
         assert kinds(tmp_path).count(Kind.REACH) > 10
     if made.strategy in CODED:
