@@ -59,7 +59,7 @@ def test_a_host_that_is_killed_is_named_and_its_minibatches_are_drawn_again() ->
     hosts = Hosts("adpsgd", (1, 2), slow=0.01)
     with hosts, MultiHostRuntime(hosts.cluster, hosts.place, hosts.all_terms) as runtime:
         story = Story(
-            (lambda glance: glance.frames > 2 * MINIBATCH, lambda: hosts.kill(1)),
+            (lambda glance: min(glance.learner_frames) > 2 * MINIBATCH / 3, lambda: hosts.kill(1)),
             (lambda glance: glance.learners_alive == 1, nothing),
         )
         outcome = runtime.segment(plan(ENDLESS, 3), story)
