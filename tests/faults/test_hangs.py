@@ -14,6 +14,7 @@ from roundelay.learner.quadratic import Quadratic
 from roundelay.runtime.base import Glance, Runtime, Straggler
 from roundelay.runtime.procs import driver
 from roundelay.runtime.procs.driver import ProcsRuntime
+from roundelay.runtime.procs.members import start_member
 from roundelay.runtime.sim.driver import SimRuntime
 from roundelay.training import train
 from support.broken import DeadOnArrival, Failing
@@ -47,8 +48,7 @@ WAITS = (
 @pytest.mark.parametrize("name", WAITS)
 def test_a_learner_that_hangs_is_waited_for_within_bounds_and_named(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
     """Patience is short once all have started, which takes as long as it takes."""
-    start = driver.start_member
-    monkeypatch.setattr(driver, "start_member", lambda spec: start(replace(spec, patience_seconds=0.5)))
+    monkeypatch.setattr(driver, "start_member", lambda spec: start_member(replace(spec, patience_seconds=0.5)))
     with ProcsRuntime(cluster(name, 3, stragglers=SLOW), threads=1) as runtime:
         runtime._patience_seconds, stopped = 0.5, False
 

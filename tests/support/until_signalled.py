@@ -26,7 +26,7 @@ def main() -> None:
         return grown(*given)
 
     Run._epoch = after_a_request  # type: ignore[method-assign]
-    flat_start._grown = after_a_signal
+    vars(flat_start)["_grown"] = after_a_signal
     del sys.argv[0]
     runpy.run_module(sys.argv[0], run_name="__main__", alter_sys=True)
 

@@ -259,7 +259,7 @@ def test_a_glance_tells_who_lives_and_what_each_has_trained() -> None:
         if not glances:
             os.kill(runtime.process_ids()[1], signal.SIGKILL)
         glances.append(glance)
-        return len(glance.living) < 3
+        return glance.learners_alive < 3
 
     slow = tuple(Straggler(rank, seconds=0.02) for rank in range(3))
     with ProcsRuntime(cluster("adpsgd", 3, stragglers=slow), threads=1, deaths=Deaths("go-on")) as runtime:
