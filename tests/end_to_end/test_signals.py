@@ -75,7 +75,6 @@ def test_a_schedulers_signal_ends_a_run_with_a_checkpoint(
     assert Results.from_json(read_json(exp / Results.FILE)).epochs == 4
 
 
-@pytest.mark.timeout(240)
 @pytest.mark.parametrize("which", [0, 1], ids=["on the first host", "on the other"])
 def test_a_signal_on_any_host_ends_the_run_on_all_with_its_status(which: int, inside: Path) -> None:
     exp = inside / f"exp-hosts-{which}"
@@ -100,7 +99,6 @@ def test_a_signal_on_any_host_ends_the_run_on_all_with_its_status(which: int, in
         assert sum(sum(one.learner_frames) for one in segments if one.epoch == epoch) == trained
 
 
-@pytest.mark.timeout(240)
 def test_a_signal_to_torchrun_ends_its_run_with_a_checkpoint(inside: Path) -> None:
     exp = inside / "exp-torchrun-signal"
     launch = ["torch.distributed.run", "--standalone", "--nproc-per-node", "2", "-m", *SIGNALLED]
@@ -127,7 +125,6 @@ def test_a_signal_before_training_begins_ends_a_host_that_waits_for_others_at_on
         assert "ended by SIGTERM before training began" in text
 
 
-@pytest.mark.timeout(240)
 @pytest.mark.parametrize("strategy", ["ssgd", "adpsgd"])
 def test_checkpoints_inside_epochs_on_two_hosts_change_nothing(strategy: str, inside: Path) -> None:
     exp, once = inside / f"exp-often-{strategy}", inside / f"exp-once-{strategy}"

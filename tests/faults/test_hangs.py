@@ -28,7 +28,7 @@ SLOW = tuple(Straggler(rank, seconds=0.02) for rank in range(3))
 def test_an_exception_is_told_at_once_whoever_waits_for_that_learner(name: str) -> None:
     made = cluster(name, 3, Failing(parameters=37), stragglers=SLOW)
     with ProcsRuntime(made, threads=1) as runtime, pytest.raises(RuntimeError, match="minibatch 10 is cursed"):
-        runtime.segment(plan(ENDLESS, 3))  # would take hours, or the patience of 300 s, and the test has 120
+        runtime.segment(plan(ENDLESS, 3))  # would take hours, or the patience of 300 s, and the test has 240
 
 
 WAITS = (
