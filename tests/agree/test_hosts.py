@@ -12,14 +12,14 @@ from roundelay.algorithms.codecs import CODECS
 from roundelay.algorithms.codecs.sparse import Sparse
 from roundelay.algorithms.gain import EARLY
 from roundelay.core.flat import CHUNK
-from roundelay.runtime.base import SegmentPlan
+from roundelay.runtime.base import Glance, SegmentPlan
 from roundelay.runtime.hosts.control.coordinator import MultiHostRuntime
 from roundelay.runtime.hosts.mean_transports.base import MeansPart, P
 from roundelay.runtime.hosts.mean_transports.messages import Contribution
 from roundelay.runtime.hosts.transport.wire import Link
 from roundelay.runtime.procs.driver import LOOK_SECONDS, ProcsRuntime
 from support.agreeing import assert_equal, on_hosts, on_processes
-from support.clusters import MINIBATCH, keeps_sum, plan
+from support.clusters import ENDLESS, MINIBATCH, keeps_sum, plan
 from support.elsewhere import lie_elsewhere
 from support.hosts import Hosts
 from support.kept_hosts import keeping_hosts
@@ -175,29 +175,32 @@ def test_asynchronous_strategies_exchange_across_hosts_and_keep_the_sum(
         assert_equal(runtime.state(), state)
         start = runtime.rows().clone()
         sum_ = start.sum(0) + runtime.centre() if runtime.cluster.centre else start.sum(0)
-        outcome = runtime.segment(plan(60, 3, rate=0.0))
+        exchanges, centre = runtime.local_runtime.arena.counts.exchanges, runtime.cluster.centre
+
+        def mixed(glance: Glance) -> bool:
+            """The second host has asked the first, and the first the second, and some time has passed."""
+            asked = exchanges[2].any() and (centre or exchanges[:2, 2].any())
+            return bool(asked) and glance.frames >= 60 * MINIBATCH
+
+        outcome = runtime.segment(plan(ENDLESS, 3, rate=0.0), mixed)
         rows = runtime.rows()
         after = rows.sum(0) + runtime.centre() if runtime.cluster.centre else rows.sum(0)
-    assert outcome.finished
-    assert outcome.counts.frames.sum() == 60 * MINIBATCH
-    exchanges = outcome.counts.exchanges
-    assert exchanges[2].sum() > 0, "the second host has asked the first"
-    assert runtime.cluster.centre or exchanges[:2, 2].sum() > 0, "and the first the second"
+    assert outcome.counts.frames.sum() == outcome.next // 3 * MINIBATCH
     if keeps_sum(runtime.cluster.strategy):
         torch.testing.assert_close(after, sum_, rtol=1e-4, atol=1e-4)
     assert float((rows - rows.mean(0)).square().sum()) < float((start - start.mean(0)).square().sum())
     sent = {(traffic.host, traffic.peer): traffic.sent_bytes for traffic in outcome.traffic}
     assert sent[0, 1] > 0
-    assert sent[1, 0] > exchanges[2].sum() * CHUNK, "at least half a row in 16 bits for each"
+    assert sent[1, 0] > outcome.counts.exchanges[2].sum() * CHUNK, "at least half a row in 16 bits for each"
 
 
 @pytest.mark.parametrize("name", ["bsp period=3", "dpsgd:exponential order=cta", "adpsgd"])
 def test_asking_to_stop_ends_the_segment_at_a_round_and_the_rest_completes_it(name: str) -> None:
     hosts = Hosts(name, (1, 2), parameters=CHUNK, slow=0.002)
     with hosts, MultiHostRuntime(hosts.cluster, hosts.place, hosts.all_terms) as runtime:
-        first = runtime.segment(plan(5000, 3), lambda glance: glance.frames > 0)
+        first = runtime.segment(plan(ENDLESS, 3), lambda glance: glance.frames > 0)
         assert not first.finished
-        assert 0 < first.next < 5000 * 3
+        assert 0 < first.next < ENDLESS * 3
         assert first.next % (3 * runtime.cluster.strategy.block) == 0
         assert first.counts.frames.sum() == first.next // 3 * MINIBATCH
         rest = SegmentPlan(plan(first.next // 3 + 5, 3).epoch, 0.1, first=first.next)

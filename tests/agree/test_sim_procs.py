@@ -18,7 +18,7 @@ from roundelay.runtime.sim.driver import SimRuntime
 from roundelay.strategies.diloco import DiLoCo
 from support.agreeing import assert_equal, in_simulator, on_processes
 from support.blobs import BlobTask
-from support.clusters import ASYNCHRONOUS, MINIBATCH, SYNCHRONOUS, cluster, keeps_sum, one_of_each, plan
+from support.clusters import ASYNCHRONOUS, ENDLESS, MINIBATCH, SYNCHRONOUS, cluster, keeps_sum, one_of_each, plan
 from support.coarse import Coarse
 from support.coded import Together
 
@@ -150,10 +150,10 @@ def test_asking_to_stop_ends_the_segment_at_a_round_and_the_rest_completes_it(na
         return True
 
     with ProcsRuntime(cluster(name, learners, task), threads=1) as runtime:
-        first = runtime.segment(plan(2000, learners), stop)
+        first = runtime.segment(plan(ENDLESS, learners), stop)
         assert looks
         assert not first.finished
-        assert 0 < first.next < 2000 * learners
+        assert 0 < first.next < ENDLESS * learners
         assert first.next % (learners * cluster(name, learners).strategy.block) == 0
         trained = int(first.counts.frames.sum())
         assert trained == first.next // learners * MINIBATCH

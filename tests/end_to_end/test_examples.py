@@ -84,7 +84,7 @@ def test_plain_on_two_hosts(tmp_path: Path) -> None:
             processes.append(
                 subprocess.Popen(script, env={**everywhere, "HOST": str(host)}, stdout=out, stderr=subprocess.STDOUT)
             )
-    statuses = [process.wait(110) for process in processes]
+    statuses = [process.wait(220) for process in processes]
     said = "".join(file.read_text() for file in files)
     assert statuses == [0, 0], said
     check(said, [DIGITS, DIGITS])

@@ -29,7 +29,7 @@ def voice(tmp_path: Path) -> Samples:
     wav = tmp_path / "voice.wav"
     asked = {"file": str(wav), "text": SAID.lower(), "voice": "en-us", "rate": 150, "pitch": 50}
     command = [sys.executable, "-m", "roundelay_speech.corpus.demo.voice"]
-    subprocess.run(command, input=json.dumps(asked), text=True, check=True, timeout=100, capture_output=True)
+    subprocess.run(command, input=json.dumps(asked), text=True, check=True, timeout=220, capture_output=True)
     spoken, rate = soundfile.read(wav, dtype="float32")
     resampler, quiet = Resampler(rate, RATE), np.zeros(RATE // 2)
     parts = [quiet, 0.3 * resampler.push(spoken), 0.3 * resampler.finish(), quiet]

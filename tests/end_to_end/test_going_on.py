@@ -38,6 +38,7 @@ from roundelay.runtime.sim.driver import SimRuntime
 from roundelay.schedule import Newbob
 from roundelay.training import train
 from roundelay_speech.acoustic import _on_death
+from support.broken import Waiting
 from support.clusters import MANY, MINIBATCH, make_strategy, one_of_each
 from support.fatal import Fatal
 from support.runs import comparable, cut, job
@@ -216,19 +217,27 @@ SLOW = tuple(Straggler(rank, seconds=0.02) for rank in range(3))
 SHORT = Quadratic(parameters=50, examples=12 * MINIBATCH, noise=0.0)
 
 
-def with_kills(patch: pytest.MonkeyPatch, deaths: int, epoch: int = 1) -> None:
-    """Kill learner 1 in epoch `epoch`, in the first `deaths` runtimes."""
+KILLED_IN = 1
+"""The epoch in which learners are killed."""
+
+
+def with_kills(patch: pytest.MonkeyPatch, deaths: int, file: Path) -> None:
+    """Kill learner 1 in epoch `KILLED_IN`, in the first `deaths` runtimes; there is `file` from then on, or from that
+    epoch's beginning if nobody is killed."""
     original = ProcsRuntime.segment
     left = deaths
 
     def segment(self: ProcsRuntime, plan: SegmentPlan, watch: Watch) -> Outcome:
-        killed = False
+        file.touch()
+        if kills := plan.epoch.epoch == KILLED_IN and left > 0:
+            file.unlink()
 
         def look(glance: Glance) -> bool:
-            nonlocal killed, left
-            if plan.epoch.epoch == epoch and not killed and left:
-                killed, left = True, left - 1
+            nonlocal kills, left
+            if kills:
+                kills, left = False, left - 1
                 os.kill(self.process_ids()[1], signal.SIGKILL)
+                file.touch()
             return watch(glance)
 
         return original(self, plan, look)
@@ -236,9 +245,11 @@ def with_kills(patch: pytest.MonkeyPatch, deaths: int, epoch: int = 1) -> None:
     patch.setattr(ProcsRuntime, "segment", segment)
 
 
-def resizable(name: str, after_death: AfterDeath, learners: int = 3) -> Job:
-    made = job(name, SHORT, runtime="procs", learners=learners, stragglers=SLOW[:learners], schedule=THREE)
-    return replace(made, after_death=after_death, with_learners=lambda n: resizable(name, after_death, n))
+def resizable(name: str, after_death: AfterDeath, file: Path, learners: int = 3) -> Job:
+    """A job whose epoch `KILLED_IN` does not come to its end before there is `file`."""
+    task = Waiting(**vars(SHORT), epoch=KILLED_IN, index=18, file=str(file))
+    made = job(name, task, runtime="procs", learners=learners, stragglers=SLOW[:learners], schedule=THREE)
+    return replace(made, after_death=after_death, with_learners=lambda n: resizable(name, after_death, file, n))
 
 
 THREE = Newbob(0.05, stop_below=None, max_epochs=3)
@@ -248,13 +259,13 @@ def test_a_death_ends_a_synchronous_run_with_a_whole_checkpoint(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     with monkeypatch.context() as patch:
-        with_kills(patch, deaths=1)
+        with_kills(patch, 1, tmp_path / "killed")
         named = (
             r"learner 1 died: killed by signal 9 .*ssgd cannot go on.*"
             r"\(epoch-0001\.json\) is complete, and \d+ frames trained since"
         )
         with pytest.raises(UserError, match=named):
-            run(resizable("ssgd", "stop"), tmp_path / "exp")
+            run(resizable("ssgd", "stop", tmp_path / "killed"), tmp_path / "exp")
     path = latest(tmp_path / "exp" / "checkpoints")
     assert path is not None
     assert (path.name, load_checkpoint(path).position["frames"]) == ("epoch-0001.json", SHORT.examples)
@@ -266,8 +277,8 @@ def test_after_deaths_a_synchronous_run_goes_on_from_the_last_checkpoint(
 ) -> None:
     """Without noise and with equal learning rates the number of learners changes nothing but rounding."""
     with monkeypatch.context() as patch:
-        with_kills(patch, deaths=2)
-        results = run(resizable("ssgd", after_death), tmp_path / "exp")
+        with_kills(patch, 2, tmp_path / "killed")
+        results = run(resizable("ssgd", after_death, tmp_path / "killed"), tmp_path / "exp")
     events = read_events(tmp_path / "exp" / "events.jsonl")
     assert results is not None
     assert (results.learners, results.frames_seen) == (left, 3 * SHORT.examples)

@@ -128,7 +128,7 @@ def test_vosk_finds_the_words(folder: Path, written: Path) -> None:
         features = model.features(soundfile.read(paths[-1], dtype="float32")[0])
         expected.append(model.words(model.scores(features, model.usual), times=False).text)
     asked = [sys.executable, "-c", ASKING_VOSK, str(written), *paths]
-    found = subprocess.run(asked, capture_output=True, text=True, check=True, timeout=100).stdout
+    found = subprocess.run(asked, capture_output=True, text=True, check=True, timeout=220).stdout
     assert found.splitlines() == expected
     assert sum(map(len, expected)) > 50
 

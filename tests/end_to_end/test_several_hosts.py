@@ -20,15 +20,15 @@ from roundelay.core.records import (
     read_events,
 )
 from support.ports import free_port
-from support.started import SECRET, ends, start, two_hosts, wait_for
+from support.started import SECRET, SIGNALLED, ends, start, two_hosts, wait_for
+from support.until_signalled import LAST
 
 
-@pytest.mark.timeout(240)
 def test_interrupted_on_one_host_and_gone_on_with_on_another_number_of_them(inside: Path) -> None:
     exp = inside / "exp-hosts"
     slow = [f"--straggler={rank}:+0.02" for rank in range(3)]
-    common = ["--exp", str(exp), "--strategy", "adpsgd", "schedule.max_epochs=4"]
-    with two_hosts((1, 2), *common, *slow) as processes:
+    common = ["--exp", str(exp), "--strategy", "adpsgd", f"schedule.max_epochs={LAST + 1}"]
+    with two_hosts((1, 2), *common, *slow, before=SIGNALLED) as processes:
         wait_for(exp / "checkpoints" / "epoch-0001.json", processes)
         processes[1].send_signal(signal.SIGINT)  # on the host that does not conduct
         statuses, text = ends(processes)
@@ -50,7 +50,6 @@ def test_interrupted_on_one_host_and_gone_on_with_on_another_number_of_them(insi
     assert frames[-1] == 4 * train
 
 
-@pytest.mark.timeout(240)
 def test_hosts_start_from_a_first_phase_that_the_first_of_them_has_trained(inside: Path) -> None:
     exp = inside / "hosts-first" / "exp"
     options = ["--exp", str(exp), "--strategy", "bsp", "schedule.max_epochs=1", "init.first.epochs=1"]
@@ -64,7 +63,6 @@ def test_hosts_start_from_a_first_phase_that_the_first_of_them_has_trained(insid
     assert before.cross_entropy == pytest.approx(end.frame_cross_entropy["dev"])
 
 
-@pytest.mark.timeout(240)
 def test_torchrun_starts_nodes_that_are_hosts_and_one_host_repeats_what_they_did(
     inside: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:

@@ -56,7 +56,6 @@ def test_one_host_with_all_shards_trains_as_without(folder: Path, sharded: Path,
     assert models[0] == models[1]
 
 
-@pytest.mark.timeout(240)
 @pytest.mark.parametrize(("strategy", "order"), [("ssgd", "blocks"), ("adpsgd", "shuffle")])
 def test_hosts_train_their_own_shards_and_every_frame_once(
     folder: Path, hosts: tuple[Path, Path], tmp_path: Path, strategy: str, order: str
@@ -79,7 +78,6 @@ def test_hosts_train_their_own_shards_and_every_frame_once(
     assert Results.from_json(read_json(exp / Results.FILE)).frame_cross_entropy["dev"] < 3.0
 
 
-@pytest.mark.timeout(240)
 def test_hosts_of_other_cuts_are_refused(folder: Path, hosts: tuple[Path, Path], tmp_path: Path) -> None:
     options = ["--exp", str(tmp_path / "exp"), "--strategy", "ssgd", *SHORT]
     with two_hosts((1, 1), *options, where=(hosts[0], folder)) as processes:

@@ -25,9 +25,10 @@ from roundelay.core.records import (
     read_events,
 )
 from roundelay_speech.features.partial import Partial
-from support.started import ends, start, two_hosts, wait_for
+from support.started import SIGNALLED, ends, start, two_hosts, wait_for
+from support.until_signalled import LAST
 
-EPOCHS = "schedule.max_epochs=4"
+EPOCHS = f"schedule.max_epochs={LAST + 1}"
 
 
 def options(exp: Path, strategy: str, learners: int) -> list[str]:
@@ -44,7 +45,7 @@ def test_a_schedulers_signal_ends_a_run_with_a_checkpoint(
 ) -> None:
     exp = inside / f"exp-{number.name}-{strategy}"
     command = ["roundelay.cli", "train", "recipe.yaml", *options(exp, strategy, 2), "--learners", "2"]
-    process = start(command)
+    process = start([*SIGNALLED, *command])
     try:
         wait_for(exp / "checkpoints" / "epoch-0001.json", [process])
         if to_all:  # Slurm and systemd do; learners and their fork server leave it to the process that leads
@@ -74,11 +75,10 @@ def test_a_schedulers_signal_ends_a_run_with_a_checkpoint(
     assert Results.from_json(read_json(exp / Results.FILE)).epochs == 4
 
 
-@pytest.mark.timeout(240)
 @pytest.mark.parametrize("which", [0, 1], ids=["on the first host", "on the other"])
 def test_a_signal_on_any_host_ends_the_run_on_all_with_its_status(which: int, inside: Path) -> None:
     exp = inside / f"exp-hosts-{which}"
-    with two_hosts((1, 2), *options(exp, "adpsgd", 3)) as processes:
+    with two_hosts((1, 2), *options(exp, "adpsgd", 3), before=SIGNALLED) as processes:
         wait_for(exp / "checkpoints" / "epoch-0001.json", processes)
         processes[which].send_signal(signal.SIGTERM)
         statuses, text = ends(processes)
@@ -99,11 +99,10 @@ def test_a_signal_on_any_host_ends_the_run_on_all_with_its_status(which: int, in
         assert sum(sum(one.learner_frames) for one in segments if one.epoch == epoch) == trained
 
 
-@pytest.mark.timeout(240)
 def test_a_signal_to_torchrun_ends_its_run_with_a_checkpoint(inside: Path) -> None:
     exp = inside / "exp-torchrun-signal"
-    launch = ["torch.distributed.run", "--standalone", "--nproc-per-node", "2", "-m", "roundelay.cli"]
-    node = start([*launch, "train", "recipe.yaml", *options(exp, "adpsgd", 2)])
+    launch = ["torch.distributed.run", "--standalone", "--nproc-per-node", "2", "-m", *SIGNALLED]
+    node = start([*launch, "roundelay.cli", "train", "recipe.yaml", *options(exp, "adpsgd", 2)])
     try:
         wait_for(exp / "checkpoints" / "epoch-0001.json", [node])
         node.send_signal(signal.SIGTERM)
@@ -126,7 +125,6 @@ def test_a_signal_before_training_begins_ends_a_host_that_waits_for_others_at_on
         assert "ended by SIGTERM before training began" in text
 
 
-@pytest.mark.timeout(240)
 @pytest.mark.parametrize("strategy", ["ssgd", "adpsgd"])
 def test_checkpoints_inside_epochs_on_two_hosts_change_nothing(strategy: str, inside: Path) -> None:
     exp, once = inside / f"exp-often-{strategy}", inside / f"exp-once-{strategy}"
@@ -146,7 +144,7 @@ def test_checkpoints_inside_epochs_on_two_hosts_change_nothing(strategy: str, in
 
 def signalled(command: list[str], file: Path, number: signal.Signals, *, to_all: bool) -> tuple[int, str]:
     """Status and output of a command that has the signal as soon as a file is there."""
-    process = start(["roundelay.cli", *command])
+    process = start([*SIGNALLED, "roundelay.cli", *command])
     try:
         wait_for(file, [process])
         if to_all:  # as the terminal and `timeout` do

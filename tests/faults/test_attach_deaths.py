@@ -72,7 +72,7 @@ def test_when_the_first_host_is_lost_the_next_leads_and_each_example_is_trained_
     peers = {"ROUNDELAY_PEERS": ",".join(f"127.0.0.1:{port}" for port in ports)}
     command = str(attached_lost.__file__), strategy, str(tmp_path)
     with HostsOfLearners((1, 1, 1), command, peers, port=ports[0], behind=[2]) as hosts:
-        assert hosts.running[0].wait(110) == -signal.SIGKILL, hosts.said(0)
+        assert hosts.running[0].wait(220) == -signal.SIGKILL, hosts.said(0)
         hosts.start(0)
         said, _ = hosts.end(1)
     found = reports(said)["lost"]

@@ -56,7 +56,7 @@ def test_on_several_hosts_learners_and_a_host_lost_whole_come_back_and_a_new_one
     variables = {"ROUNDELAY_JOB": secrets.token_hex(32), "ROUNDELAY_LIVE": str(tmp_path / "live")}
     with HostsOfLearners((2, 1, 1), command, variables, later=1) as hosts:
         for rank in victims:
-            assert hosts.running[rank].wait(110) == -signal.SIGKILL, hosts.said(rank)
+            assert hosts.running[rank].wait(220) == -signal.SIGKILL, hosts.said(rank)
         until(lambda: [one.rank for one in read_status(tmp_path / "live", unix_clock()).lost] == [0, 2, 3])
         lost = read_status(tmp_path / "live", unix_clock())
         assert [row[2] for row in host_rows(lost)[1]] == ["lives", "lost"]
@@ -221,7 +221,7 @@ def test_on_several_hosts_it_is_let_in_by_the_host_that_leads(
     variables = {"ROUNDELAY_JOB": secrets.token_hex(32), "VICTIM": str(victim), "ROUNDELAY_PEERS": peers}
     command = str(attached_back.__file__), strategy, str(tmp_path), "comes"
     with HostsOfLearners(sizes, command, variables, port=ports[0]) as hosts:
-        assert hosts.running[victim].wait(110) == -signal.SIGKILL, hosts.said(victim)
+        assert hosts.running[victim].wait(220) == -signal.SIGKILL, hosts.said(victim)
         hosts.start(victim)
         said, _ = hosts.end()
     found = reports(said)["back"]
@@ -240,10 +240,10 @@ def test_where_all_learners_of_the_host_that_leads_die_who_waits_there_is_told_a
     variables = {"ROUNDELAY_JOB": secrets.token_hex(32), "VICTIM": "0", "ROUNDELAY_PEERS": ",".join(peers)}
     command = str(attached_back.__file__), "ssgd", str(tmp_path), "alone"
     with HostsOfLearners((2, 1), command, variables, port=ports[0]) as hosts:
-        assert hosts.running[0].wait(110) == -signal.SIGKILL, hosts.said(0)
+        assert hosts.running[0].wait(220) == -signal.SIGKILL, hosts.said(0)
         hosts.start(0)
-        assert hosts.running[1].wait(110) == -signal.SIGKILL, hosts.said(1)
-        assert hosts.running[0].wait(110) == 1, hosts.said(0)
+        assert hosts.running[1].wait(220) == -signal.SIGKILL, hosts.said(1)
+        assert hosts.running[0].wait(220) == 1, hosts.said(0)
         assert "Start all learners of this one again, as roundelay launch --restarts does" in hosts.said(0)[1]
         hosts.start(0)
         hosts.start(1)

@@ -65,7 +65,7 @@ def test_a_kill_at_any_write_or_rename_leaves_a_whole_checkpoint(tmp_path: Path,
         [sys.executable, "-c", KILLED, str(tmp_path), name],
         capture_output=True,
         text=True,
-        timeout=100,
+        timeout=220,
         check=False,
         env={"PYTHONPATH": ":".join(paths)},
     )

@@ -2,6 +2,7 @@
 
 import os
 import signal
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -11,11 +12,13 @@ from roundelay.core.progress import Silent
 from roundelay.job import Interrupt
 from roundelay.learner.quadratic import Quadratic
 from roundelay.runtime.base import Glance, Runtime, Straggler
+from roundelay.runtime.procs import driver
 from roundelay.runtime.procs.driver import ProcsRuntime
+from roundelay.runtime.procs.members import start_member
 from roundelay.runtime.sim.driver import SimRuntime
 from roundelay.training import train
 from support.broken import DeadOnArrival, Failing
-from support.clusters import cluster, plan
+from support.clusters import ENDLESS, cluster, plan
 from support.runs import job
 
 SLOW = tuple(Straggler(rank, seconds=0.02) for rank in range(3))
@@ -25,7 +28,7 @@ SLOW = tuple(Straggler(rank, seconds=0.02) for rank in range(3))
 def test_an_exception_is_told_at_once_whoever_waits_for_that_learner(name: str) -> None:
     made = cluster(name, 3, Failing(parameters=37), stragglers=SLOW)
     with ProcsRuntime(made, threads=1) as runtime, pytest.raises(RuntimeError, match="minibatch 10 is cursed"):
-        runtime.segment(plan(1_000_000, 3))  # would take hours, or the patience of 300 s, and the test has 120
+        runtime.segment(plan(ENDLESS, 3))  # would take hours, or the patience of 300 s, and the test has 240
 
 
 WAITS = (
@@ -43,19 +46,22 @@ WAITS = (
 
 
 @pytest.mark.parametrize("name", WAITS)
-def test_a_learner_that_hangs_is_waited_for_within_bounds_and_named(name: str) -> None:
-    with ProcsRuntime(cluster(name, 3, stragglers=SLOW), patience_seconds=0.5, threads=1) as runtime:
-        stopped = False
+def test_a_learner_that_hangs_is_waited_for_within_bounds_and_named(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Patience is short once all have started, which takes as long as it takes."""
+    monkeypatch.setattr(driver, "start_member", lambda spec: start_member(replace(spec, patience_seconds=0.5)))
+    with ProcsRuntime(cluster(name, 3, stragglers=SLOW), threads=1) as runtime:
+        runtime._patience_seconds, stopped = 0.5, False
 
         def stop(_: Glance) -> bool:
             nonlocal stopped
-            if not stopped:
-                stopped = True
-                os.kill(runtime.process_ids()[1], signal.SIGSTOP)
+            if stopped:  # those who need not wait for it come to an end, and it does not
+                return True
+            stopped = True
+            os.kill(runtime.process_ids()[1], signal.SIGSTOP)
             return False
 
         with pytest.raises(TimeoutError, match=r"has waited|neither take a step nor answer"):
-            runtime.segment(plan(60, 3), stop)
+            runtime.segment(plan(ENDLESS, 3), stop)
         os.kill(runtime.process_ids()[1], signal.SIGCONT)  # or closing waits for it before it kills it
 
 

@@ -35,7 +35,7 @@ if why_not():
     pytest.skip(why_not(), allow_module_level=True)
 
 pytestmark = pytest.mark.timeout(600)  # they take some ten seconds each, but machines are busy at times
-EPOCHS, PATIENCE = 3, 10.0
+EPOCHS, PATIENCE = 3, 30.0
 ASYNCHRONOUS = ("--strategy", "adpsgd", "--on-death", "go-on")
 SLOW = ("--straggler", "0:+0.03", "--straggler", "1:+0.03")
 """So that an epoch takes seconds."""
@@ -81,7 +81,7 @@ def check(training: HostTraining, good: float) -> list[Record]:
 
 
 def test_a_link_that_is_cut_for_a_moment_and_then_for_longer(prepared: Path, good: float) -> None:
-    patience = ["training.host_patience=5"]
+    patience = ["training.host_patience=8"]
     with Hosts(2) as hosts:
         training = on(hosts, prepared, "cut", options=[*ASYNCHRONOUS, *LEANING, *patience])
         training.start()
@@ -97,7 +97,7 @@ def test_a_link_that_is_cut_for_a_moment_and_then_for_longer(prepared: Path, goo
         events = check(training, good)
         assert training.end(1) == 0
     (lost,), (joined,) = of_kind(events, HostLost), of_kind(events, HostJoined)
-    assert "no heartbeat for 5 s" in lost.reason
+    assert "no heartbeat for 8 s" in lost.reason
     assert joined.ranks == [1]
 
 
@@ -134,7 +134,8 @@ def test_a_slow_link_and_strangers_at_the_door(prepared: Path, good: float) -> N
     assert "stranger" in said.stdout
     assert not of_kind(events, HostLost)
     assert of_kind(events, Links)[-1].refused >= 2
-    assert all(of_kind(events, Segment)[0].learner_frames)
+    frames = [one.learner_frames for one in of_kind(events, Segment)]
+    assert all(map(any, zip(*frames, strict=True))), "both train"
 
 
 def test_a_full_disk_is_waited_for_and_room_lets_the_run_go_on(prepared: Path) -> None:
@@ -185,7 +186,7 @@ def test_when_the_first_host_is_killed_the_next_leads_from_the_last_checkpoint(p
     trained again."""
     with Hosts(3) as hosts:
         options = ["--strategy", "bsp", *SLOW, "--straggler", "2:+0.02", "schedule.max_epochs=2"]
-        options.append("training.host_patience=2")
+        options.append("training.host_patience=6")
         training = HostTraining(hosts, prepared, "led", options=options, number=3)
         training.start(environment={"ROUNDELAY_PEERS": ",".join(map(hosts.address, range(3)))})
         until((prepared / "led" / "checkpoints" / "epoch-0001.json").exists, TOO_LONG)

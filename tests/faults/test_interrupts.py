@@ -11,14 +11,14 @@ import pytest
 from support.preloaded import environment
 
 STARTING = """
-import os, signal
+import os, signal, sys
 from support.broken import SlowToStart
 from support.clusters import cluster, plan
 from roundelay.runtime.procs.driver import ProcsRuntime
 if __name__ == "__main__":
     signal.signal(signal.SIGINT, lambda *_: None)
     print("starting", flush=True)
-    with ProcsRuntime(cluster("adpsgd", 2, SlowToStart(parent=os.getpid())), threads=1) as runtime:
+    with ProcsRuntime(cluster("adpsgd", 2, SlowToStart(parent=os.getpid(), file=sys.argv[1])), threads=1) as runtime:
         print(runtime.segment(plan(3, 2)).finished)
 """
 
@@ -28,7 +28,7 @@ def test_an_interrupt_while_learners_start_is_the_parents_to_answer(tmp_path: Pa
     script = tmp_path / "parent.py"
     script.write_text(STARTING)
     parent = subprocess.Popen(
-        [sys.executable, str(script)],
+        [sys.executable, str(script), str(tmp_path / "go")],
         stdout=subprocess.PIPE,
         stderr=subprocess.PIPE,
         text=True,
@@ -40,5 +40,6 @@ def test_an_interrupt_while_learners_start_is_the_parents_to_answer(tmp_path: Pa
     with pytest.raises(subprocess.TimeoutExpired):
         parent.wait(seconds)
     os.killpg(parent.pid, signal.SIGINT)
+    (tmp_path / "go").touch()
     out, errors = parent.communicate(timeout=60)
     assert (out, parent.returncode) == ("True\n", 0), errors

@@ -16,7 +16,7 @@ def test_runs_under_random_kills_train_every_minibatch_once_and_leave_nothing_be
         [*command, "--strategies", *names],
         capture_output=True,
         text=True,
-        timeout=110,
+        timeout=220,
         check=False,
         env=environment(),
     )

@@ -28,11 +28,12 @@ ASK = """
 import socket, sys, time
 me = socket.socket(socket.AF_INET, socket.SOCK_DGRAM)
 me.settimeout(0.2)
-for _ in range(int(sys.argv[2])):
+for number in range(int(sys.argv[2])):
     asked = time.monotonic()
     try:
-        me.sendto(b"who", (sys.argv[1], 5000))
-        me.recv(2000)
+        me.sendto(b"%d" % number, (sys.argv[1], 5000))
+        while me.recv(2000) != b"%d" % number:  # an answer to an earlier one, which came late
+            pass
         print(time.monotonic() - asked)
         break
     except OSError:
@@ -93,6 +94,7 @@ server = socket.create_server(("0.0.0.0", 5001))
 print("up", flush=True)
 link, _ = server.accept()
 begun = time.monotonic()
+link.sendall(b"!")
 while link.recv(1 << 20):
     pass
 print(time.monotonic() - begun)
@@ -103,6 +105,7 @@ print(time.monotonic() - begun)
         send = f"""
 import socket
 link = socket.create_connection(({hosts.address(1)!r}, 5001))
+link.recv(1)
 link.sendall(bytes(1_000_000))
 link.close()
 """

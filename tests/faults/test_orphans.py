@@ -36,7 +36,7 @@ def test_a_learner_that_nobody_hears_ends_quietly(tmp_path: Path, built: str) ->
         env={"PYTHONPATH": ":".join(paths), "OMP_NUM_THREADS": "1"},
         capture_output=True,
         text=True,
-        timeout=120,
+        timeout=220,
         check=False,
     )
     assert (done.returncode, done.stdout, done.stderr) == (1, "", "")

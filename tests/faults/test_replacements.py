@@ -20,10 +20,9 @@ from roundelay.runtime.procs.memory.locks import Patience
 from roundelay.runtime.procs.processes import Deaths
 from roundelay.runtime.rows import NoLock, Row, adopt, mend
 from support.broken import Moody, Unlucky
-from support.clusters import MINIBATCH, OnDevice, cluster, plan
+from support.clusters import ENDLESS, MINIBATCH, OnDevice, cluster, plan
 
 SLOW = tuple(Straggler(rank, seconds=0.02) for rank in range(4))
-ENDLESS = 1_000_000
 
 
 class Story:
@@ -114,10 +113,10 @@ def test_a_member_of_a_node_joins_in_the_next_segment() -> None:
         assert [lost.replaced for lost in first.lost] == [True]
         assert first.counts.frames.sum() == first.next // 4 * MINIBATCH
         # Its node's other member takes part again at once if the first segment ends in two parts.
-        second = runtime.segment(plan(10, 4, epoch=1))
+        second = runtime.segment(plan(ENDLESS, 4, epoch=1), lambda glance: glance.learner_frames[0] > 0)
         assert [joined.rank for joined in (*first.joined, *second.joined)] == [0]
         assert first.joined or second.joined[0].copied == 1, "the model of its own node"
-        assert second.counts.frames.sum() == 10 * MINIBATCH
+        assert second.counts.frames.sum() == second.next // 4 * MINIBATCH
         assert second.counts.steps[0] == second.counts.steps[1] > 0
         assert len(runtime.rows()) == 2
 

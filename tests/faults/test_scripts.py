@@ -34,13 +34,13 @@ def script(runtime: str, guard: bool, own: str = "") -> str:
 
 def run(exp: Path, command: list[str], text: str = "") -> "subprocess.CompletedProcess[str]":
     if not text:
-        return run_preloaded([*command, str(exp)], environment(), timeout=100)
+        return run_preloaded([*command, str(exp)], environment(), timeout=220)
     return subprocess.run(
         [sys.executable, *command, str(exp)],
         input=text,
         text=True,
         capture_output=True,
-        timeout=100,
+        timeout=220,
         check=False,
         env=environment(),
     )

@@ -17,11 +17,11 @@ pytestmark = [pytest.mark.skipif(bool(why_not()), reason=why_not()), pytest.mark
 def test_a_run_in_a_storm_trains_every_frame(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    prepare_beeps(tmp_path, schedule={"learning_rate": 0.02, "max_epochs": 2}, training={"host_patience": 5.0})
+    prepare_beeps(tmp_path, schedule={"learning_rate": 0.02, "max_epochs": 2}, training={"host_patience": 30.0})
     monkeypatch.chdir(tmp_path)
     monkeypatch.setenv("PYTHONPATH", os.pathsep.join([str(Path(main.__code__.co_filename).parents[1])]))
     storm = ["storm", "recipe.yaml", "--out", "stormy", "--strategy", "adpsgd", "--faults", "kill", "stop"]
-    command = [*storm, "--every", "0.5", "--lasting", "0.3", "--pace", "0.02", "--most", "3"]  # the last at 1.8 of 4 s
+    command = [*storm, "--every", "0.2", "--lasting", "0.3", "--pace", "0.02", "--most", "3"]  # the last at 0.7 of 4 s
     assert main(command) == 0
     said = capsys.readouterr().out
     assert "of the frames that count a second without faults" in said

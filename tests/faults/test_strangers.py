@@ -53,7 +53,7 @@ def test_whoever_writes_to_torchruns_store_tells_learners_nothing(victim: Path) 
     before = victim.read_bytes()
     store = TCPStore("127.0.0.1", 0, None, is_master=True, wait_for_workers=False)
     learners = [start(rank, store.port, str(victim)) for rank in range(2)]
-    said = [learner.communicate(timeout=100) for learner in learners]
+    said = [learner.communicate(timeout=220) for learner in learners]
     assert victim.read_bytes() == before
     assert [learner.returncode for learner in learners] == [0, 0], said
     found = reports("".join(out for out, _ in said))["met"]
@@ -69,7 +69,7 @@ def test_a_file_is_not_taken_for_the_learners_memory(victim: Path) -> None:
     with open(victim, "r+b") as file, LocalRendezvous(world, 0, 100) as rendezvous:
         (facts,) = rendezvous.collect()
         rendezvous.tell(1, {**facts, "rows": None}, file.fileno())
-        error, _ = learner.communicate(timeout=100)
+        error, _ = learner.communicate(timeout=220)
     assert learner.returncode == 1
     assert "UserError" in error
     assert f"{victim} was given as the memory that learners share, but it is no sealed memory file" in error

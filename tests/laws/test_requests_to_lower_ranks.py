@@ -97,13 +97,16 @@ def test_sums_are_kept_and_nothing_is_lost_though_links_break_all_the_time(
 def test_an_asker_that_has_given_up_is_not_visited() -> None:
     """The row comes up to it when it waits no longer: neither of the two is changed."""
     with hosts([0, 1]) as (zero, one):
-        one.client.network.patience = 0.2
         zero.rows[0].lock.acquire()
-        assert ask(one.workers[1], Exchange(0, pair_average_)) is None
+        waits = ask(one.workers[1], Begin(Exchange(0, pair_average_)))
+        until(lambda: bool(zero.server._sessions))
+        addresses = one.client.network.addresses
+        one.client.peers_changed({})  # as far as it knows, that host is lost
+        assert ask(one.workers[1], Wait(waits)) is None
         zero.rows[0].lock.release()
         until(lambda: sum(traffic.sent_bytes for traffic in zero.client.traffic().values()) > 4 * LONG)
         until(lambda: not zero.arena.row_versions.in_flight[0])
-        one.client.network.patience = 60.0
+        one.client.peers_changed(addresses)
         for rank, row in ((0, zero.rows[0]), (1, one.rows[1])):
             assert torch.equal(row.vector, start(rank))
             assert row.version == 0

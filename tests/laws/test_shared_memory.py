@@ -285,11 +285,11 @@ def test_whatever_others_act_on_without_a_lock_is_published(watch: Watch, work: 
 
 
 def test_learners_that_wait_in_means_over_hosts_are_rung_for(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Without a ring nobody would look again within half a minute."""
-    monkeypatch.setattr(procs_means, "RUNG_PAUSES", (30.0, 30.0))
+    """Without a ring nobody would look again before all have lost their patience."""
+    monkeypatch.setattr(procs_means, "RUNG_PAUSES", (90.0, 90.0))
     began = time.monotonic()
     means_of_two_hosts()
-    assert time.monotonic() - began < 30
+    assert time.monotonic() - began < 90
 
 
 def test_the_test_before_this_one_notices_a_plain_store(watch: Watch) -> None:

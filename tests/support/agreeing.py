@@ -1,6 +1,6 @@
 """One training in several runtimes, for tests that it comes to the same bits in all of them."""
 
-from collections.abc import Sequence
+from collections.abc import Iterable
 from pathlib import Path
 from typing import NamedTuple
 
@@ -20,24 +20,24 @@ class Ran(NamedTuple):
     outcomes: list[Outcome]
 
 
-def run(runtime: Runtime, segments: Sequence[SegmentPlan]) -> Ran:
+def run(runtime: Runtime, segments: Iterable[SegmentPlan]) -> Ran:
     """Run all segments, each to its end, in `runtime`; return the rows and the outcomes."""
     outcomes = [runtime.segment(segment) for segment in segments]
     assert all(outcome.finished for outcome in outcomes)
     return Ran(runtime.state(), outcomes)
 
 
-def in_simulator(made: Cluster, segments: Sequence[SegmentPlan]) -> Ran:
+def in_simulator(made: Cluster, segments: Iterable[SegmentPlan]) -> Ran:
     with SimRuntime(made) as runtime:
         return run(runtime, segments)
 
 
-def on_processes(made: Cluster, segments: Sequence[SegmentPlan], trace: Path | None = None) -> Ran:
+def on_processes(made: Cluster, segments: Iterable[SegmentPlan], trace: Path | None = None) -> Ran:
     with ProcsRuntime(made, threads=1, trace=trace) as runtime:
         return run(runtime, segments)
 
 
-def on_hosts(hosts: Hosts, segments: Sequence[SegmentPlan]) -> Ran:
+def on_hosts(hosts: Hosts, segments: Iterable[SegmentPlan]) -> Ran:
     """Run all segments on several hosts, all of which must end well."""
     with hosts:
         with MultiHostRuntime(hosts.cluster, hosts.place, hosts.all_terms) as runtime:

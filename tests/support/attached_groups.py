@@ -216,7 +216,7 @@ def ends(mesh: DeviceMesh | None) -> None:
 def deaths(mesh: DeviceMesh | None) -> None:
     """The last process of learner 1 is killed, once; learner 0 goes on until learner 1 is back."""
     loop, folder = Loop(mesh, "adpsgd"), Path(sys.argv[3])
-    session, number, until = loop.session, 0, time.monotonic() + 60
+    session, number, until = loop.session, 0, time.monotonic() + 100
     with session:
         done = torch.zeros(1)
         while not done and time.monotonic() < until:

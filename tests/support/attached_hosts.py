@@ -62,7 +62,7 @@ class HostsOfLearners:
     def end(self, *victims: int) -> tuple[str, str]:
         """Wait until all learners have ended well, `victims` by a kill; return all output and errors."""
         for process in self.running.values():
-            process.wait(110)
+            process.wait(220)
         said = {rank: self.said(rank) for rank in self.running}
         text = "".join(f"rank {rank}:\n{out}\n{error}\n" for rank, (out, error) in said.items())
         for rank, process in self.running.items():

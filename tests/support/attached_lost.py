@@ -46,6 +46,8 @@ def main(strategy: str, folder: Path) -> None:
     data, model = TensorDataset(torch.arange(EXAMPLES)), nn.Linear(1, 1)
     hosts = {"listen": PEERS[roundelay.rank()]} if PEERS else {}
     sgd = torch.optim.SGD(model.parameters(), lr=1e-3)
+    if roundelay.rank() == 0 and (folder / "0").exists():  # it is no part of a meeting of the others
+        until(lambda: all((folder / f"met-{rank}").exists() for rank in (1, 2)), seconds=100.0)
     session = roundelay.attach(model, sgd, strategy, patience=60, hosts=hosts)
     back = session.came_back
     loader: DataLoader[Any] = DataLoader(data, batch_sampler=session.sampler(data, BATCH))
@@ -77,6 +79,7 @@ def main(strategy: str, folder: Path) -> None:
             if number == LAST[0] and not back:
                 with session.consensus():
                     pass
+                (folder / f"met-{session.rank}").touch()
         with session.consensus():
             pass
     except LearnerDied as found:

@@ -44,13 +44,14 @@ class DeadOnArrival(Quadratic):
 
 @dataclass(frozen=True)
 class SlowToStart(Quadratic):
-    """A quadratic whose learners take a second to build."""
+    """A quadratic whose learners, but for that of process `parent`, are built once there is `file`."""
 
     parent: int = 0
+    file: str = ""
 
     def build(self) -> Learner:
-        if os.getpid() != self.parent:
-            time.sleep(1.0)
+        while os.getpid() != self.parent and not Path(self.file).exists():
+            time.sleep(0.01)
         return QuadraticLearner(self)
 
 
@@ -69,6 +70,27 @@ class Moody(Quadratic):
         if Path(self.folder, "raise").exists():
             raise ArithmeticError("no luck today")
         return QuadraticLearner(self)
+
+
+class _Waiting(QuadraticLearner):
+    def gradient(self, x: Tensor, batch: Minibatch, plan: EpochPlan, out: Tensor, **how: Any) -> Statistics:
+        task = self._task
+        assert isinstance(task, Waiting)
+        while (batch.epoch, batch.index) >= (task.epoch, task.index) and not Path(task.file).exists():
+            time.sleep(0.01)
+        return super().gradient(x, batch, plan, out, **how)
+
+
+@dataclass(frozen=True)
+class Waiting(Quadratic):
+    """A quadratic of which the gradients from minibatch `index` of an epoch on are there once there is `file`."""
+
+    epoch: int = 0
+    index: int = 0
+    file: str = ""
+
+    def build(self) -> Learner:
+        return _Waiting(self)
 
 
 @dataclass(frozen=True)

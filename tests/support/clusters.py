@@ -31,6 +31,8 @@ def keeps_sum(strategy: Strategy) -> bool:
     return strategy.traits.conserves and not strategy.weighed
 
 
+ENDLESS = 1_000_000
+"""Rounds of a segment that ends when it is told to: whatever is to happen in it happens in time, however slow it is."""
 ONE = ("sgd",)
 MANY = (
     "ssgd",

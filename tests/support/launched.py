@@ -14,7 +14,7 @@ from typing import Any
 from support.preloaded import environment, run_preloaded
 
 TESTS = Path(__file__).parents[1]
-PATIENCE = 300 if os.environ.get("ROUNDELAY_TEST_DEVICE") == "cuda" else 110
+PATIENCE = 300 if os.environ.get("ROUNDELAY_TEST_DEVICE") == "cuda" else 220
 """Seconds that all of them have. A process is slow to begin on a GPU: its context takes seconds."""
 LAUNCH = (sys.executable, "-m", "roundelay.cli", "launch", "-n")
 TORCHRUN = (sys.executable, "-m", "torch.distributed.run", "--nproc-per-node")

@@ -12,7 +12,7 @@ def run_python(
     """Run Python with these arguments to its end; return the process with its output. Its exit status must be `expect`.
     `Preloaded` is faster for a process that needs torch."""
     done = subprocess.run(
-        [sys.executable, *arguments], cwd=where, env=env, capture_output=True, text=True, timeout=110, check=False
+        [sys.executable, *arguments], cwd=where, env=env, capture_output=True, text=True, timeout=220, check=False
     )
     assert done.returncode == expect, f"exit status {done.returncode}\n{done.stdout}\n{done.stderr}"
     return done

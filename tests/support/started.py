@@ -10,6 +10,8 @@ from support.ports import free_port
 from support.preloaded import Preloaded, environment
 
 SECRET = {"ROUNDELAY_SECRET": "of these end to end tests"}
+SIGNALLED = ("support.until_signalled",)
+"""Put before a command that is to be sent a signal: the signal comes before its end."""
 
 
 def start(command: Sequence[str], where: Path | None = None, **variables: Any) -> Preloaded:
@@ -19,15 +21,19 @@ def start(command: Sequence[str], where: Path | None = None, **variables: Any) -
 
 @contextmanager
 def two_hosts(
-    sizes: tuple[int, int], *options: str, where: Sequence[Path | None] = (None, None)
+    sizes: tuple[int, int],
+    *options: str,
+    where: Sequence[Path | None] = (None, None),
+    before: Sequence[str] = (),
 ) -> Iterator[list[Preloaded]]:
-    """Run a process for every learner of two hosts, as launchers do, each host in its own folder."""
+    """Run a process for every learner of two hosts, as launchers do, each host in its own folder; `before` is put
+    before the command."""
     port, processes = free_port(), []
     for host, size in enumerate(sizes):
         for local in range(size):
             processes.append(
                 start(
-                    ["roundelay.cli", "train", "recipe.yaml", *options],
+                    [*before, "roundelay.cli", "train", "recipe.yaml", *options],
                     where[host],
                     WORLD_SIZE=sum(sizes),
                     RANK=sum(sizes[:host]) + local,

@@ -139,7 +139,7 @@ def test_nothing_is_lost_when_a_learner_is_killed(tmp_path: Path) -> None:
 def test_bytes_that_are_no_text_come_through(tmp_path: Path) -> None:
     script = tmp_path / "script.py"
     script.write_text("import os; os.write(1, bytes(range(11, 256)) + b'\\n')")
-    done = subprocess.run([*LAUNCH, "1", str(script)], capture_output=True, timeout=100, check=True)
+    done = subprocess.run([*LAUNCH, "1", str(script)], capture_output=True, timeout=220, check=True)
     assert done.stdout == b"[0] " + bytes(range(14, 256)) + b"\n", "what a carriage return wrote over is gone"
 
 
@@ -159,7 +159,7 @@ def test_learners_may_have_the_terminal_themselves(tmp_path: Path) -> None:
     script = "import os, sys; os.write(1, f'{os.readlink(\"/proc/self/fd/1\")}\\n'.encode())"
     with open(tmp_path / "out", "w") as out:
         (tmp_path / "script.py").write_text(script)
-        subprocess.run([*LAUNCH, "1", "--no-prefix", str(tmp_path / "script.py")], stdout=out, timeout=100, check=True)
+        subprocess.run([*LAUNCH, "1", "--no-prefix", str(tmp_path / "script.py")], stdout=out, timeout=220, check=True)
     assert (tmp_path / "out").read_text() == f"{tmp_path / 'out'}\n"
 
 
@@ -199,7 +199,7 @@ def test_ctrl_c_says_where_each_learner_was_in_one_line(tmp_path: Path) -> None:
     for _ in range(2):
         launcher.stdout.readline()
     launcher.send_signal(signal.SIGINT)
-    _, error = launcher.communicate(timeout=100)
+    _, error = launcher.communicate(timeout=220)
     assert launcher.returncode == 130
     place = rf'\(File "{re.escape(str(script))}", line [23], in <module>\)'
     one, other = sorted(error.splitlines())

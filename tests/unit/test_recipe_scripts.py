@@ -102,7 +102,7 @@ def test_a_script_is_made_of_commands(tmp_path: Path, name: str, arguments: list
     environment = {**os.environ, **given, "PATH": f"{stub.parent}:{os.environ['PATH']}"}
     script = [str(SCRIPTS / (f"{name}.sh" if "/" in name else f"{name}/run.sh")), *arguments[len(given) :]]
     first = subprocess.run(
-        script, cwd=tmp_path, env=environment, capture_output=True, text=True, timeout=100, check=False
+        script, cwd=tmp_path, env=environment, capture_output=True, text=True, timeout=220, check=False
     )
     assert first.returncode == 0, first.stderr
     commands = [shlex.split(line) for line in (tmp_path / "log").read_text().splitlines()]
@@ -117,7 +117,7 @@ def test_a_script_is_made_of_commands(tmp_path: Path, name: str, arguments: list
     elif commands[-1][0] != "compare":  # which prints its table
         assert "%WER" in first.stdout.splitlines()[-1]
     # Run again, it prepares, aligns and realigns nothing anew (train and decode see for themselves).
-    subprocess.run(script, cwd=tmp_path, env=environment, capture_output=True, timeout=100, check=True)
+    subprocess.run(script, cwd=tmp_path, env=environment, capture_output=True, timeout=220, check=True)
     again = (tmp_path / "log").read_text().splitlines()[len(commands) :]
     assert {line.split()[0] for line in again} <= {"train", "compare", "decode", "score"}
 

@@ -224,7 +224,7 @@ def test_learners_of_another_job_are_not_met(world: World) -> None:
 
 def test_a_learner_that_ends_before_all_have_attached_is_named(world: World) -> None:
     thread, done = start(lambda: collect(world))
-    until(lambda: _socket_name(world, 0)[1:] in Path("/proc/net/unix").read_text())
+    until(lambda: listens(_socket_name(world, 0)))
     learner = LocalRendezvous(replace(world, rank=2), 0, PATIENCE)
     with socket.socket(socket.AF_UNIX) as connection:
         connection.connect(learner._name)

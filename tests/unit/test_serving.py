@@ -7,6 +7,7 @@ import shutil
 import socket
 import subprocess
 from collections.abc import Iterator
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -22,14 +23,21 @@ from support.recogniser import tones
 from support.served import served
 
 RATE = 8000
+LIMITS = Limits(body=600_000, head_seconds=60.0, connections=8, of_an_address=8)
 PAGE = Path(endpoint.__file__).with_name("page.html").read_text()
 
 
 @pytest.fixture(scope="module")
 def server() -> Iterator[Server]:
     """It recognises tones; limits are low."""
-    limits = Limits(body=600_000, seconds=1.0, head_seconds=1.0, connections=8, of_an_address=8)
-    with served(limits=limits) as found:
+    with served(limits=LIMITS) as found:
+        yield Server(found.port)
+
+
+@pytest.fixture(scope="module")
+def hasty() -> Iterator[Server]:
+    """It waits for a second for what does not come."""
+    with served(limits=replace(LIMITS, seconds=1.0, head_seconds=1.0)) as found:
         yield Server(found.port)
 
 
@@ -192,8 +200,9 @@ POST = f"POST {ENDPOINT} HTTP/1.1\r\nHost: localhost\r\nContent-Type: multipart/
         (b"", None),
     ],
 )
-def test_broken_requests(server: Server, sent: bytes, status: int | None) -> None:
+def test_broken_requests(sent: bytes, status: int | None, request: pytest.FixtureRequest) -> None:
     """Answered in the shape that clients know, or, where nothing comes, closed; and the next is answered."""
+    server: Server = request.getfixturevalue("hasty" if status in (408, None) else "server")
     with socket.create_connection(("127.0.0.1", server.port), 30) as link:
         link.sendall(sent)
         reply = b""

@@ -83,8 +83,9 @@ def test_what_is_at_hand_is_answered_or_told(
     until(lambda: not any(map(alive, begun(folder))))
 
 
-def test_who_speaks_is_heard_to_the_end(recognisers: Recognisers) -> None:
+def test_who_speaks_is_heard_to_the_end(recognisers: Recognisers, monkeypatch: pytest.MonkeyPatch) -> None:
     """Of what came before the signal: a word after which nobody was silent yet."""
+    monkeypatch.setattr(module, "PATIENCE", 60.0)
     told = list[tuple[list[dict[str, Any]], int, str]]()
 
     def speak(port: int) -> None:
@@ -101,7 +102,7 @@ def test_who_speaks_is_heard_to_the_end(recognisers: Recognisers) -> None:
     ((events, code, why),) = told
     assert [event["type"] for event in events[-2:]] == ["transcript.text.segment", "transcript.text.done"]
     assert (events[-1]["text"], code, why) == ("LOW", 1001, "The server is ending.")
-    assert remarks == ["ending; what is being said has 2 s. The same again ends it at once."]
+    assert remarks == ["ending; what is being said has 60 s. The same again ends it at once."]
 
 
 def test_a_client_that_asks_nothing_is_not_waited_for(recognisers: Recognisers) -> None:
@@ -128,9 +129,11 @@ import sys
 from functools import partial
 from pathlib import Path
 from roundelay_speech.transcription.serving.endpoint import Endpoint
+from roundelay_speech.transcription.serving import serve as module
 from roundelay_speech.transcription.serving.recognisers import Recognisers
 from roundelay_speech.transcription.serving.serve import listening, serve
 from support.held import held_worker
+module.PATIENCE = 60.0
 say = lambda text: print(text, flush=True)
 if __name__ == "__main__":
     recognisers = Recognisers(partial(held_worker, Path(sys.argv[1])))

@@ -5,6 +5,7 @@ import json
 import re
 from collections.abc import Iterator
 from contextlib import ExitStack
+from dataclasses import replace
 
 import numpy as np
 import pytest
@@ -18,12 +19,20 @@ from support.served import served
 from support.websocket import BYTES, PING, PONG, TEXT, speaking
 
 RATE = 8000
+LIMITS = Limits(body=600_000, head_seconds=60.0, connections=8, of_an_address=8)
 
 
 @pytest.fixture(scope="module")
 def server() -> Iterator[Server]:
     """It recognises tones; limits are low."""
-    with served(limits=Limits(body=600_000, seconds=2.0, connections=8, of_an_address=8)) as found:
+    with served(limits=LIMITS) as found:
+        yield Server(found.port)
+
+
+@pytest.fixture(scope="module")
+def hasty() -> Iterator[Server]:
+    """It waits for two seconds for what does not come."""
+    with served(limits=replace(LIMITS, seconds=2.0)) as found:
         yield Server(found.port)
 
 
@@ -115,8 +124,9 @@ def test_broken_frames_end_a_connection(
     ],
 )
 def test_a_speaker_who_breaks_the_rules_is_told(
-    server: Server, sent: list[tuple[int, bytes]], code: int, why: str
+    sent: list[tuple[int, bytes]], code: int, why: str, request: pytest.FixtureRequest
 ) -> None:
+    server: Server = request.getfixturevalue("server" if sent else "hasty")
     with speaking(server.port, LIVE) as client:
         for kind, payload in sent:
             client.send(kind, payload)
@@ -125,9 +135,9 @@ def test_a_speaker_who_breaks_the_rules_is_told(
     assert events[-1] == {"type": "error", "error": {"message": reason}}
 
 
-def test_a_speaker_cannot_stay_by_saying_little(server: Server) -> None:
+def test_a_speaker_cannot_stay_by_saying_little(hasty: Server) -> None:
     """A sample now and then: less than a second of sound in each second."""
-    with speaking(server.port, LIVE) as client:
+    with speaking(hasty.port, LIVE) as client:
         while not client.has_said(0.05):
             client.send(BYTES, bytes(2))
         _, code, why = client.told()

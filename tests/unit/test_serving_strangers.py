@@ -165,6 +165,7 @@ def test_a_recognition_that_hangs_stops_no_other(server: Served, folder: Path) -
         assert alive(process)
         link.close()
     until(lambda: not any(alive(process) for _, process in waiting))
+    until(lambda: not server.endpoint.recordings)
     assert asked(server.port, ["LOW"]) == (200, "LOW")
 
 

@@ -20,14 +20,14 @@ from roundelay.core.records import LearnerJoined, LearnerLost, Record, RunStarte
 from roundelay.job import Interrupt
 from roundelay.learner.quadratic import Quadratic
 from roundelay.reports.status import Life, grid_rows, headline, host_rows, learner_rows, read_status
-from roundelay.runtime.base import Glance, Lost, SegmentPlan, Straggler
+from roundelay.runtime.base import Glance, Lost, Straggler
 from roundelay.runtime.clocks import unix_clock
 from roundelay.runtime.live import LiveFile
 from roundelay.runtime.procs.cluster_rows import glanced_distance
 from roundelay.runtime.procs.driver import ProcsRuntime
 from roundelay.runtime.procs.processes import Deaths
 from roundelay.training import train
-from support.clusters import cluster, plan
+from support.clusters import ENDLESS, cluster, plan
 from support.fake_runs import Fake, fake_records, write_run
 from support.runs import job
 
@@ -259,12 +259,11 @@ def test_a_glance_tells_who_lives_and_what_each_has_trained() -> None:
         if not glances:
             os.kill(runtime.process_ids()[1], signal.SIGKILL)
         glances.append(glance)
-        return False
+        return glance.learners_alive < 3
 
     slow = tuple(Straggler(rank, seconds=0.02) for rank in range(3))
     with ProcsRuntime(cluster("adpsgd", 3, stragglers=slow), threads=1, deaths=Deaths("go-on")) as runtime:
-        segment: SegmentPlan = plan(100, 3)
-        runtime.segment(segment, look)
+        runtime.segment(plan(ENDLESS, 3), look)
     assert glances[0].living == (0, 1, 2)
     assert glances[-1].living == (0, 2)
     assert [lost.rank for lost in glances[-1].lost] == [1]

@@ -128,20 +128,22 @@ def connection() -> Iterator[tuple[socket.socket, socket.socket]]:
             yield here, there
 
 
-def test_a_record_that_comes_in_drops_is_progress_however_slow() -> None:
+def test_a_record_that_comes_in_drops_is_progress_however_slow(monkeypatch: pytest.MonkeyPatch) -> None:
     """A reader is woken when much has come; who has patience for less must not take a slow link for one that stands
     still."""
-    with connection() as (here, there), Stream(here, 0.05) as stream:
-        view = memoryview(bytearray(LONG_BYTES))
+    with connection() as (here, there), Stream(here, 0.1) as stream:
+        view, wait, waits = memoryview(bytearray(LONG_BYTES)), stream._wait, list[float | None]()
 
-        def drops() -> None:
-            for at in range(0, LONG_BYTES, LONG_BYTES // 8):  # each is waited for before the next is there
-                until(lambda: stream.received_bytes >= at)  # noqa: B023
+        def dripping(for_: int, seconds: float | None) -> None:
+            if seconds:  # a drop comes while it is waited for, and no other before that is taken
                 there.sendall(bytes([1]) * (LONG_BYTES // 8))
+                waits.append(seconds)
+            wait(for_, seconds)
 
-        with meanwhile(drops):
-            stream.fill(view)
+        monkeypatch.setattr(stream, "_wait", dripping)
+        stream.fill(view)
         assert bytes(view) == bytes([1]) * LONG_BYTES
+        assert len(waits) == 8
 
 
 def test_the_kernel_gives_a_link_up_no_sooner_than_its_owner() -> None:

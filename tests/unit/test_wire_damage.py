@@ -106,7 +106,7 @@ def test_a_connection_that_was_given_up_is_no_link_however_late_it_comes_through
 def test_random_changes_of_good_frames(seed: int, encrypts: bool) -> None:
     """All that comes before the change arrives, and nothing of what comes after it."""
     numbers = np.random.default_rng(seed)
-    with pair(patience=0.2, largest=1 << 20, encrypts=encrypts) as (near, far, listener):
+    with pair(largest=1 << 20, encrypts=encrypts) as (near, far, listener):
         frames = [
             sealed(near, b"row", json.dumps({"n": n, "name": "x" * n}).encode(), bytes(range(n)) * 1000)
             for n in (0, 3, 40, 200)

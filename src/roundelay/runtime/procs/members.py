@@ -16,6 +16,8 @@ from roundelay.runtime.procs import fork_server
 from roundelay.runtime.procs.worker import SegmentAnswer, WorkerSpec, main
 
 PROCESS_NAME = "learner"
+STATUS_SECONDS = 30.0
+"""Most seconds to wait for the exit status of a dead process: the fork server tells it, and may be slow to."""
 
 
 @dataclass
@@ -38,13 +40,15 @@ class Member:
 
     def reason(self) -> str:
         """Return the reason of the process's death, in words."""
-        self.process.join(timeout=1.0)
+        self.process.join(timeout=1.0 if self.failure else STATUS_SECONDS)
         code = self.process.exitcode
         if self.failure:
             return f"it could not start: {self.failure}"
+        if code is None:
+            return f"it ended; with which exit status is not known after {STATUS_SECONDS:g} s"
         if code == GUARDLESS:
             return ADVICE
-        if code is not None and code < 0:
+        if code < 0:
             return f"killed by signal {-code} ({signal.Signals(-code).name})"
         return f"ended with exit status {code}"
 
