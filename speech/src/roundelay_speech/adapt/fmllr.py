@@ -161,11 +161,12 @@ def estimate(
         return Estimate(transform, total)
     objective = []
     try:
-        for _ in range(rounds):
-            sums, likelihood = accumulate(mixtures, frames, pdfs, weights, transform)
-            objective.append(likelihood / sums.beta)
-            transform = updated(sums, transform)
-        objective.append(accumulate(mixtures, frames, pdfs, weights, transform)[1] / total)
+        with np.errstate(invalid="ignore"):  # NaN, which is looked for below
+            for _ in range(rounds):
+                sums, likelihood = accumulate(mixtures, frames, pdfs, weights, transform)
+                objective.append(likelihood / sums.beta)
+                transform = updated(sums, transform)
+            objective.append(accumulate(mixtures, frames, pdfs, weights, transform)[1] / total)
     except np.linalg.LinAlgError:  # constant frames, such as digital silence
         return Estimate(Transform.identity(size), total)
     if not objective[-1] >= objective[0]:  # NaN as well: numbers so near to singular that nothing was maximised
