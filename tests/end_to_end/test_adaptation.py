@@ -206,8 +206,8 @@ def test_a_packed_model_hears_the_transforms_and_words_of_decode(there: Path, mo
             np.testing.assert_allclose(matrix[:, :12], transforms.get(u.id), rtol=1e-3, atol=1e-3)
             assert list(model.of_features(one, known, believing="all").words) == decoded[u.id]
         (tmp_path / "wav" / speaker).mkdir(parents=True)
-        for u, one, words in zip(some, samples, model.recognise_pieces(samples), strict=True):
-            soundfile.write(tmp_path / "wav" / speaker / f"{u.id}.wav", one, model.sample_rate)
+        for u, sound, words in zip(some, samples, model.recognise_pieces(samples), strict=True):
+            soundfile.write(tmp_path / "wav" / speaker / f"{u.id}.wav", sound, model.sample_rate)
             said[u.id] = list(words.words)
     wav, out = str(tmp_path / "wav"), tmp_path / "said"
     assert main(["transcribe", str(moved), wav, "--speaker", "folder", "--out", str(out), "--workers", "2"]) == 0
@@ -264,7 +264,7 @@ def test_packs_that_cannot_be(there: Path, moved: Path, tmp_path: Path, capsys: 
     assert "not computed from audio alone (ivector" in " ".join(capsys.readouterr().err.split())
     assert not (tmp_path / "refused").exists()
 
-    def broken(change: Callable[[Path], None], message: str) -> None:
+    def broken(change: Callable[[Path], object], message: str) -> None:
         model = tmp_path / "broken"
         shutil.copytree(moved, model)
         change(model)

@@ -85,8 +85,8 @@ class Transcript:
     # they were not asked for, or the model gives none.
     timed: tuple[TimedWord, ...] = ()
     complete: bool = True  # whether they are a whole sentence of the grammar; if not, the piece ends inside one
-    adapted: bool = True  # False where too little is known of the speaker for the transform that the model would hear
     alternatives: Alternatives = NO_ALTERNATIVES  # other words, where they were asked for
+    adapted: bool = True  # False where too little is known of the speaker for the transform that the model would hear
 
     @property
     def text(self) -> str:
