@@ -37,7 +37,7 @@ EVERY = 0.2
 _HISTORY = 20 * FRAMES_PER_SECOND  # frames behind that tell noise from speech
 _UNHEARD = 3 * FRAMES_PER_SECOND  # frames kept in silence: speech is told from noise only after a while
 _REMEMBERED = 300 * FRAMES_PER_SECOND  # frames of earlier utterances that normalise the next
-_ADAPTED_TO = 60 * FRAMES_PER_SECOND  # the same where they are decoded again to adapt to the speaker
+_ADAPTED_TO = 30 * FRAMES_PER_SECOND  # the same where they are decoded again to adapt to the speaker
 _GROWTH = 1.25  # by which an utterance grows before it is recognised from its beginning again
 
 
