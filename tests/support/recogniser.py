@@ -40,6 +40,7 @@ class Heard:
 
     timed: tuple[TimedWord, ...]
     alternatives: Alternatives = NO_ALTERNATIVES
+    adapted: bool = True
 
     @property
     def words(self) -> tuple[str, ...]:

@@ -5,7 +5,7 @@ import numpy.typing as npt
 import pytest
 
 from roundelay.core.streams import stream
-from roundelay_speech.adapt.fmllr import Estimate, Transform, accumulate, estimate, updated
+from roundelay_speech.adapt.fmllr import Estimate, Transform, accumulate, estimate, expected, updated
 from roundelay_speech.hmm.gmm import Mixtures
 
 Float64 = npt.NDArray[np.float64]
@@ -103,6 +103,37 @@ def test_little_speech_keeps_the_identity(frames: int) -> None:
     found = estimate(mixtures, heard[:frames], pdfs[:frames], np.ones(frames), least=200)
     assert_identity(found)
     assert found.frames == frames
+
+
+def test_the_identity_fits_expected_frames_best() -> None:
+    """They are what a large sample of the mixtures comes to."""
+    mixtures, _, _, _ = speech(seed=1)
+    counts = np.arange(1.0, S * K + 1)
+    sums = expected(mixtures, counts)
+    np.testing.assert_allclose(updated(sums, Transform.identity(D)).matrix, np.eye(D, D + 1), atol=1e-9)
+    rng, drawn = stream(0, "drawn"), np.repeat(np.arange(S * K), 20_000)
+    frames = mixtures.means[drawn] + np.sqrt(mixtures.variances[drawn]) * rng.standard_normal((len(drawn), D))
+    single = Mixtures(np.ones(S * K), mixtures.means, mixtures.variances, np.arange(S * K + 1), mixtures.floor)
+    found, _ = accumulate(single, frames.astype(np.float32), drawn, counts[drawn] / 20_000, Transform.identity(D))
+    np.testing.assert_allclose(sums.G, found.G, rtol=0.05, atol=0.02 * np.abs(found.G).max())
+    np.testing.assert_allclose(sums.k, found.k, rtol=0.05, atol=0.02 * np.abs(found.k).max())
+
+
+@pytest.mark.parametrize("seed", [0, 1, 2])
+def test_expected_frames_help_where_there_is_little_speech(seed: int) -> None:
+    """Speech that follows fits better with them than without, and than as it is; beside much they do not matter."""
+    mixtures, frames, pdfs, _ = speech(seed, spread=0.1)
+    few, ones = 12, np.ones(T)
+
+    def fit(found: Estimate) -> float:
+        return accumulate(mixtures, frames[few:], pdfs[few:], ones[few:], found.transform)[1]
+
+    little = [estimate(mixtures, frames[:few], pdfs[:few], ones[:few], least=1, prior=prior) for prior in (0, 20)]
+    nothing = estimate(mixtures, frames[:0], pdfs[:0], ones[:0], least=1, prior=20)
+    assert_identity(nothing)
+    assert fit(little[1]) > max(fit(little[0]), fit(nothing))
+    much = [estimate(mixtures, frames, pdfs, ones, prior=prior).transform.matrix for prior in (0, 20)]
+    np.testing.assert_allclose(much[0], much[1], atol=0.02)
 
 
 def test_frames_that_never_change_keep_the_identity() -> None:

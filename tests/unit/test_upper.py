@@ -74,7 +74,7 @@ def test_frames_that_come_are_told_as_those_that_are_there(weights: np.ndarray, 
     told = told_of(narrow, weights)
     telling = Telling(told)
     found = np.concatenate([telling.push(narrow[at : at + block]) for at in range(0, 100, block)])
-    np.testing.assert_allclose(found, told.heard(narrow)[: 100 - Telling.delay], rtol=1e-5)
+    np.testing.assert_allclose(found, told.heard(narrow)[: 100 - telling.delay], rtol=1e-5)
 
 
 @pytest.mark.parametrize("rows", [("1 2 3",), ("1 nan",), ("a",), (" ".join("1" * 10), "1")])

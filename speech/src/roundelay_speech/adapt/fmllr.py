@@ -88,7 +88,7 @@ def posteriors(mixtures: Mixtures, frames: Float32, pdf: int) -> tuple[Float64, 
 
 
 def accumulate(
-    mixtures: Mixtures, frames: Float32, pdfs: Ints, weights: Float64, transform: Transform
+    mixtures: Mixtures, frames: Float32, pdfs: Ints, weights: Float64, transform: Transform, prior: float = 0.0
 ) -> tuple[Sums, float]:
     """Return statistics of a speaker's frames, and their weighted log-likelihood under a transform, log |det A|
     included.
@@ -98,11 +98,12 @@ def accumulate(
         pdfs: (T,) pdf of each frame; -1 for frames that do not count.
         weights: (T,) weight of each frame, 0 to 1; for silence usually less than 1.
         transform: the transform under which posteriors are computed.
+        prior: frames of the same sounds, as the mixtures expect them, that are counted beside the speaker's.
     """
     mapped = transform(frames)
     size = frames.shape[1]
     precision, centre = np.zeros((len(frames), size)), np.zeros((len(frames), size))
-    likelihood = 0.0
+    likelihood, counts = 0.0, np.zeros(mixtures.components)
     order = np.argsort(pdfs, kind="stable")
     order = order[(pdfs[order] >= 0) & (weights[order] > 0)]
     bounds = np.flatnonzero(np.diff(pdfs[order], prepend=-2, append=-2))
@@ -113,14 +114,34 @@ def accumulate(
         own = slice(mixtures.first[pdf], mixtures.first[pdf + 1])
         inverse = 1 / mixtures.variances[own]
         share *= weights[rows, None]
+        counts[own] += share.sum(0)
         precision[rows] = share @ inverse
         centre[rows] = share @ (inverse * mixtures.means[own])
         likelihood += float(weights[rows] @ found)
     beta = float(weights[order].sum())
     z = np.concatenate([frames[order].astype(np.float64), np.ones((len(order), 1))], axis=1)
     precision, centre = precision[order], centre[order]
-    G = np.stack([(z * precision[:, i, None]).T @ z for i in range(size)])
-    return Sums(beta, G, centre.T @ z), likelihood + beta * transform.log_det
+    sums = Sums(beta, _weighted(z, precision), centre.T @ z)
+    if prior:
+        more = expected(mixtures, counts * prior / beta)
+        sums = Sums(beta + prior, sums.G + more.G, sums.k + more.k)
+    return sums, likelihood + beta * transform.log_det
+
+
+def expected(mixtures: Mixtures, counts: Float64) -> Sums:
+    """Return the statistics of frames as mixtures expect them, `counts` (M,) of each component: of all transforms the
+    identity fits these best."""
+    used = counts > 0
+    means, precision = mixtures.means[used], counts[used, None] / mixtures.variances[used]
+    z = np.concatenate([means, np.ones((len(means), 1))], axis=1)
+    G, diagonal = _weighted(z, precision), np.arange(means.shape[1])
+    G[:, diagonal, diagonal] += precision.T @ mixtures.variances[used]
+    return Sums(float(counts.sum()), G, (precision * means).T @ z)
+
+
+def _weighted(z: Float64, precision: Float64) -> Float64:
+    """Return G (D, D + 1, D + 1) of vectors z (T, D + 1) with weights (T, D)."""
+    return np.stack([(z * column[:, None]).T @ z for column in precision.T])
 
 
 def updated(sums: Sums, start: Transform, sweeps: int = SWEEPS) -> Transform:
@@ -146,26 +167,35 @@ def _row(p: Float64, inverse: Float64, k: Float64, beta: float) -> Float64:
 
 
 def estimate(
-    mixtures: Mixtures, frames: Float32, pdfs: Ints, weights: Float64, *, rounds: int = 4, least: float = 200.0
+    mixtures: Mixtures,
+    frames: Float32,
+    pdfs: Ints,
+    weights: Float64,
+    *,
+    rounds: int = 4,
+    least: float = 200.0,
+    prior: float = 0.0,
 ) -> Estimate:
     """Return a speaker's transform by rounds of EM, from the identity.
 
     Args:
         frames, pdfs, weights: as of `accumulate`.
         least: weight of frames below which the estimate is the identity, as it is if G cannot be inverted.
+        prior: as of `accumulate`; the less the speaker has said, the nearer to the identity it keeps the estimate.
     """
     size = frames.shape[1]
     transform = Transform.identity(size)
     total = float(weights[pdfs >= 0].sum())
-    if total < max(least, size + 2):
+    if total < max(least, 1 if prior else size + 2):
         return Estimate(transform, total)
     objective = []
     try:
-        for _ in range(rounds):
-            sums, likelihood = accumulate(mixtures, frames, pdfs, weights, transform)
-            objective.append(likelihood / sums.beta)
-            transform = updated(sums, transform)
-        objective.append(accumulate(mixtures, frames, pdfs, weights, transform)[1] / total)
+        with np.errstate(invalid="ignore"):  # NaN, which is looked for below
+            for _ in range(rounds):
+                sums, likelihood = accumulate(mixtures, frames, pdfs, weights, transform, prior)
+                objective.append(likelihood / total)
+                transform = updated(sums, transform)
+            objective.append(accumulate(mixtures, frames, pdfs, weights, transform)[1] / total)
     except np.linalg.LinAlgError:  # constant frames, such as digital silence
         return Estimate(Transform.identity(size), total)
     if not objective[-1] >= objective[0]:  # NaN as well: numbers so near to singular that nothing was maximised

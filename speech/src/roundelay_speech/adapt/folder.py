@@ -35,7 +35,7 @@ from roundelay_speech.hmm.gmm import load_mixtures, save_mixtures
 
 MODELS, VECTORS, DONE = "models.json", "vectors.json", "adaptation.json"
 FMLLR, IVECTOR, FEATURES_FILE = "fmllr", "ivector", "features.yaml"
-_PROJECTION, _INDEPENDENT, _ADAPTED, _LABELS = "projection.npz", "independent.npz", "adapted.npz", "labels.npy"
+PROJECTION, INDEPENDENT, ADAPTED, _LABELS = "projection.npz", "independent.npz", "adapted.npz", "labels.npy"
 _BACKGROUND, _EXTRACTOR = "background.npz", "extractor.npz"
 ADAPTATION_VERSION = 1
 LARGE = (f"{FMLLR}.ark", f"{IVECTOR}.ark")  # not read only to see whether they are whole; `roundelay verify` does
@@ -78,14 +78,14 @@ def save_models(
 ) -> None:
     """Write models for transforms, the pdfs (T,) of the training frames, and a log line for each pass."""
     (folder / MODELS).unlink(missing_ok=True)
-    with atomic_write(folder / _PROJECTION) as file:
+    with atomic_write(folder / PROJECTION) as file:
         np.savez(file, projection=models.projection, context=np.array(models.context))
-    save_mixtures(folder / _INDEPENDENT, models.independent)
-    save_mixtures(folder / _ADAPTED, models.adapted)
+    save_mixtures(folder / INDEPENDENT, models.independent)
+    save_mixtures(folder / ADAPTED, models.adapted)
     save_array(folder / _LABELS, labels)
     write_text(folder / LOG, "".join(json_line(line) + "\n" for line in log))
     told = {"version": ADAPTATION_VERSION, "made_from": dict(made_from)}
-    write_checked(folder / MODELS, told, [_PROJECTION, _INDEPENDENT, _ADAPTED, _LABELS])
+    write_checked(folder / MODELS, told, [PROJECTION, INDEPENDENT, ADAPTED, _LABELS])
 
 
 def load_models(folder: Path) -> tuple[Models, npt.NDArray[np.int32]]:
@@ -96,13 +96,25 @@ def load_models(folder: Path) -> tuple[Models, npt.NDArray[np.int32]]:
     """
     _check(folder, MODELS)
     try:
-        with np.load(folder / _PROJECTION, allow_pickle=False) as file:
-            projection, context = file["projection"], int(file["context"])
         labels = np.load(folder / _LABELS, allow_pickle=False)
     except BROKEN as error:
         raise _broken(folder, error) from error
-    independent, adapted = load_mixtures(folder / _INDEPENDENT), load_mixtures(folder / _ADAPTED)
-    return Models(projection, context, independent, adapted), labels
+    return read_models(folder), labels
+
+
+def read_models(folder: Path) -> Models:
+    """Return models for transforms whose files are known to be whole.
+
+    Raises:
+        UserError: a file is missing or broken.
+    """
+    try:
+        with np.load(folder / PROJECTION, allow_pickle=False) as file:
+            projection, context = file["projection"], int(file["context"])
+    except BROKEN as error:
+        raise _broken(folder, error) from error
+    independent, adapted = load_mixtures(folder / INDEPENDENT), load_mixtures(folder / ADAPTED)
+    return Models(projection, context, independent, adapted)
 
 
 def save_vectors(folder: Path, models: VectorModels, made_from: Mapping[str, Any]) -> None:

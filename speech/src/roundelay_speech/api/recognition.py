@@ -11,7 +11,7 @@ from roundelay.terminal import Bar
 from roundelay_speech.corpus.build import prepare_kaldi, prepare_recordings
 from roundelay_speech.corpus.formats.recordings import has_recordings
 from roundelay_speech.corpus.options import Preparation, PrepareOptions
-from roundelay_speech.packed.making import config_of
+from roundelay_speech.packed.adapted_runs import config_of
 from roundelay_speech.packed.speech_data import WAV, root_of
 from roundelay_speech.prepared import CORPUS, load_corpus
 from roundelay_speech.recipes.known import check_overrides

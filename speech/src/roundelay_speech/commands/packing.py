@@ -152,9 +152,11 @@ def _evaluate_model(options: argparse.Namespace) -> None:
 def _show_evaluated(options: argparse.Namespace, results: "Iterable[Evaluated]") -> None:
     from roundelay_speech.commands.recognition import unknown_words
     from roundelay_speech.corpus.words import written_so
-    from roundelay_speech.data.problems import counted, listing
+    from roundelay_speech.data.problems import counted, listing, named
 
     for found in results:
+        if found.unadapted:
+            console.print(f"{found.split}: too little speech to adapt to {named(found.unadapted, 5)}")
         if found.summary is None:
             where = f"words are in {options.out / found.split}" if options.out else "give --out DIR to have the words"
             console.print(f"{found.split}: {found.utterances:,} utterances without transcripts; {where}")

@@ -143,6 +143,8 @@ class Card:
     finetuned: Sequence[Mapping[str, Any]] = ()  # of each training on, utterances, seconds, epochs and rate
     # by split, how true they are there (scoring/reliability.py); of splits that they were not fitted to.
     confidences: Mapping[str, Mapping[str, Any]] = field(default_factory=dict)
+    # gaussians by which transforms of speakers are estimated, and bytes they take; empty where networks hear none.
+    adaptation: Mapping[str, int] = field(default_factory=dict)
     size: int = 0  # of the folder's files but the card's own, in bytes; 0 of a card of an earlier version
 
     def to_json(self) -> dict[str, Any]:

@@ -70,6 +70,7 @@ class Evaluated:
     changes: Mapping[Kind, int] = field(default_factory=dict)  # changes in transcripts, by kind
     left_out: Sequence[LeftOut] = ()  # utterances whose transcripts cannot be scored, with reasons
     confidences: Reliability | None = None  # how true they are; None where words have none
+    unadapted: Sequence[str] = ()  # speakers of whom there is too little to adapt to
 
 
 def evaluate(model: Model, data: SpeechData, options: Evaluating, progress: Progress) -> Iterator[Evaluated]:
@@ -90,7 +91,7 @@ def evaluate(model: Model, data: SpeechData, options: Evaluating, progress: Prog
         if not said:
             if options.out is not None:
                 _write_words(options.out / split, found, utterances)
-            yield Evaluated(split, len(utterances), None, {}, {}, 0, 0)
+            yield Evaluated(split, len(utterances), None, {}, {}, 0, 0, unadapted=_unadapted(found, utterances))
             continue
         yield _scored(model, (split, utterances), found, options, changed.get(split))
 
@@ -160,6 +161,7 @@ def _scored(
         by_kind(clean.changes) if clean else {},
         clean.left_out if clean else (),
         _confidences(said, found),
+        _unadapted(found, utterances),
     )
     if options.out is not None:
         folder = options.out / split
@@ -167,6 +169,10 @@ def _scored(
         _write_times(folder, found, utterances)
         write_json(folder / "evaluation.json", _told(model, evaluated))
     return evaluated
+
+
+def _unadapted(found: Mapping[str, Transcript], utterances: Sequence[Utterance]) -> list[str]:
+    return sorted({u.speaker for u in utterances if not found[u.id].adapted})
 
 
 def _confidences(said: Mapping[str, Sequence[str]], found: Mapping[str, Transcript]) -> Reliability | None:
@@ -193,6 +199,7 @@ def _told(model: Model, evaluated: Evaluated) -> dict[str, Any]:
         "left_out": [one.reason for one in evaluated.left_out],
         "groups": {name: errors_of(part) for name, part in evaluated.groups.items()},
         "speakers": {name: errors_of(Summary(part, None)) for name, part in evaluated.speakers.items()},
+        "unadapted": list(evaluated.unadapted),
         "confidences": None if evaluated.confidences is None else plain(evaluated.confidences),
     }
 

@@ -9,12 +9,14 @@ MODEL/lexicon.txt       the words that can be recognised; dropped.txt and guesse
 MODEL/dictionary.txt    all pronunciations that were known when the graph was made
 MODEL/g2p.json.gz       pronunciations by spelling, if the dictionary was large enough to learn them from
 MODEL/rescore           a large language model for a second pass, if there was one
+MODEL/projection.npz    where networks hear transforms of speakers (adapting.py), what these are estimated by;
+                        independent.npz, adapted.npz beside it
 MODEL/evidence.json     measures of words that were said, and how true confidences are; none of earlier versions
 MODEL/card.json         corpus, runs, word errors, licence: for programs; README.md, confidences.svg: for people
 """
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 
 from roundelay.core.checksums import Damaged, check_file, file_checksum, read_sums, write_checked
@@ -35,6 +37,7 @@ CARD, README = "card.json", "README.md"
 EVIDENCE_FILE = "evidence.json"
 DICTIONARY, G2P, RESCORE = "dictionary.txt", "g2p.json.gz", "rescore"
 PACKED_VERSION = 1
+ADAPTING_VERSION = 2  # of models with transforms of speakers, which earlier versions cannot hear
 REMEDY = "Copy the folder again from where it was whole, or pack it again with `roundelay pack`."
 
 
@@ -73,22 +76,54 @@ class PackedNetwork:
 
 
 @dataclass(frozen=True)
-class PackedSearch:
-    """The settings of a packed model's search, the best on held-out speech; see `Search`."""
+class PackedPass:
+    """The settings of a search for words, the best on held-out speech; see `Search`."""
 
     scale: float
     word_cost: float
     beam: float
     max_active: int
-    lattice_beam: float
-    silence_probability: float
-    blank_cost: float = 0.0  # of every blank, in nats, where columns are units and a blank
 
     def __post_init__(self) -> None:
         within("scale", self.scale, 1e-4, 1e4)
         within("word_cost", self.word_cost, -1e3, 1e3)
         within("beam", self.beam, 1e-3, 1e3)
         within("max_active", self.max_active, FEWEST_ACTIVE + 1, 10_000_000)
+
+    def decoding(self) -> Search:
+        """Return the search with these settings for the best words alone."""
+        return Search(self.scale, self.beam, self.max_active, self.word_cost)
+
+
+@dataclass(frozen=True)
+class PackedAdaptation:
+    """The way in which transforms of speakers are estimated (adapting.py)."""
+
+    passes: tuple[PackedPass, ...]  # searches by mixtures before the networks', the first of them not adapted
+    em_rounds: int  # of EM for each transform
+    min_frames: float  # frames of speech below which a speaker keeps the identity
+    silence_weight: float  # of a frame of silence, where one of speech has 1
+    usual_std: tuple[float, ...]  # deviations of cepstra, on average over the training speakers
+
+    def __post_init__(self) -> None:
+        within("number of passes", len(self.passes), 1, 100)
+        within("em_rounds", self.em_rounds, 1, 1000)
+        within("min_frames", self.min_frames, 0, 1e9)
+        within("silence_weight", self.silence_weight, 0, 1)
+        for deviation in self.usual_std:
+            within("usual_std", deviation, 0.0, 1e6)
+
+
+@dataclass(frozen=True)
+class PackedSearch(PackedPass):
+    """The settings of a packed model's search."""
+
+    lattice_beam: float
+    silence_probability: float
+    blank_cost: float = 0.0  # of every blank, in nats, where columns are units and a blank
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
         within("lattice_beam", self.lattice_beam, 1e-3, 1e3)
         within("silence_probability", self.silence_probability, 1e-9, 1 - 1e-9)
         within("blank_cost", self.blank_cost, -1e3, 1e3)
@@ -96,11 +131,8 @@ class PackedSearch:
     def search(self, times: bool, asked: Wishes = WORDS_ALONE) -> Search:
         """Return the search with these settings, with times and confidences of words if `times`, and with other
         wishes."""
-        return Search(
-            self.scale,
-            self.beam,
-            self.max_active,
-            self.word_cost,
+        return replace(
+            self.decoding(),
             nbest=MOST_STRINGS if asked.strings else 0,  # posteriors are summed over as many as confidences are
             times=times,
             lattice_beam=self.lattice_beam,
@@ -125,6 +157,7 @@ class PackedModel:
     # whether the transcripts of its corpus were rewritten in the dictionary's words (`prepare --clean-transcripts`), so
     # that those it is compared with must be too.
     cleaned: bool = False
+    adaptation: PackedAdaptation | None = None  # where networks hear transforms of speakers
 
     def __post_init__(self) -> None:
         within("sampling_rate", self.sampling_rate, 1000, 192_000)
@@ -167,11 +200,11 @@ def read_packed(folder: Path) -> PackedModel:
     path = folder / PACKED
     told, sums = read_sums(path, REMEDY)
     version = told.get("version")
-    if version != PACKED_VERSION:
+    if version not in (PACKED_VERSION, ADAPTING_VERSION):
         raise UserError(
             f"{path}: a packed model of format {version!r}, made by {told.get('made_by', 'another version')}; this "
-            f"version of Roundelay reads format {PACKED_VERSION}. Install a version that reads it, or pack the runs "
-            "again with this one."
+            f"version of Roundelay reads formats {PACKED_VERSION} and {ADAPTING_VERSION}. Install a version that reads "
+            "it, or pack the runs again with this one."
         )
     if not sums:
         raise Damaged(f"{path}: damaged: it has no checksums. {REMEDY}")

@@ -41,7 +41,7 @@ class GrowingScores:
             if streamed is None:
                 raise ValueError(f"{_name_of(hearing.model.module)} needs the whole utterance")
             self._networks.append(streamed)
-        self._telling = [told and Telling(told) for told in known.told]
+        self._telling = [[Telling(step) for step in known.steps(n)] for n in range(len(self._networks))]
         self._silent, self._sounding = 0, np.zeros(0, bool)  # frames without sound till now; those without a score
         self._held = np.zeros(0, np.float32)  # samples from the first frame on that is not whole
         self._ready = [np.zeros((0, hearing.model.module.columns), np.float32) for hearing in model.hearings]
@@ -52,7 +52,7 @@ class GrowingScores:
         config, rate = self._model.hearings[0].features.frames, self._model.sample_rate
         overlap = config.frame_length(rate) - self._shift
         frames = max(
-            network.delay + (telling.delay if telling else 0)
+            network.delay + sum(one.delay for one in telling)
             for network, telling in zip(self._networks, self._telling, strict=True)
         )
         return (frames * self._shift + overlap) / rate
@@ -68,7 +68,7 @@ class GrowingScores:
         self._held = self._held[len(features) * self._shift :]
         for number, hearing in enumerate(self._model.hearings):
             heard = features.of_network[number]
-            if telling := self._telling[number]:
+            for telling in self._telling[number]:
                 heard = telling.push(heard)
             scores = self._networks[number].push(torch.from_numpy(heard), together=together)
             part = scaled(scores, hearing.model.prior)
@@ -113,7 +113,7 @@ def whole_only(model: Model) -> list[str]:
     """Return the names of a model's networks that need the whole utterance, each kind once."""
     needed = []
     for hearing in model.hearings:
-        mean, std = (torch.from_numpy(some) for some in hearing.usual)
+        mean, std = (torch.from_numpy(some) for some in hearing.beside_transforms(hearing.usual))
         if hearing.model.module.streamed(mean, std) is None:
             needed.append(_name_of(hearing.model.module))
     return sorted(set(needed))

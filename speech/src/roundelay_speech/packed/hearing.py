@@ -5,6 +5,7 @@ Legend: N samples, T frames, F features, S tied states.
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from functools import cached_property
 from pathlib import Path
 
 import numpy as np
@@ -17,9 +18,10 @@ from roundelay_speech.features.fbank import LOG_FLOOR, band_centres, fbank
 from roundelay_speech.features.parts import FeatureConfig
 from roundelay_speech.features.store import FeatureStore, SpeakerStats, SpeakerSums, StoredPart
 from roundelay_speech.models.frames import log_likelihoods
+from roundelay_speech.packed.adapting import Placed
 from roundelay_speech.packed.folder import PackedNetwork
 from roundelay_speech.packed.spread import SpeakerSpread, loudness
-from roundelay_speech.packed.upper import Told, lacking, lower_bands, weights_of
+from roundelay_speech.packed.upper import Step, Told, lacking, lower_bands, weights_of
 from roundelay_speech.trained import AcousticModel
 
 ENOUGH_FRAMES = 500
@@ -51,16 +53,32 @@ class Statistics:
 
     of_network: tuple[tuple[Float32, Float32], ...]
     told: tuple[Told | None, ...]
+    transforms: tuple[Placed | None, ...]  # the speaker's transform, for networks that hear it
+
+    @property
+    def unadapted(self) -> bool:
+        """True if too little is known of the speaker for the transform that networks hear."""
+        return any(one is not None and not one.speaker.estimated for one in self.transforms)
+
+    def steps(self, network: int) -> list[Step]:
+        """Return the steps from features of this speaker to those that a network hears."""
+        return [step for step in (self.told[network], self.transforms[network]) if step is not None]
 
     def heard(self, features: PieceFeatures) -> PieceFeatures:
-        """Return features of this speaker with missing bands filled in."""
-        both = zip(features.of_network, self.told, strict=True)
-        return PieceFeatures(tuple(one if told is None else told.heard(one) for one, told in both))
+        """Return features of this speaker with missing bands filled in, and transforms beside them."""
+        found = [*features.of_network]
+        for number in range(len(found)):
+            for step in self.steps(number):
+                found[number] = step.heard(found[number])
+        return PieceFeatures(tuple(found))
 
 
 @dataclass(frozen=True, eq=False)
 class Hearing:
-    """A network of a packed model, with the features it reads and its weight among the others."""
+    """A network of a packed model, with the features it reads and its weight among the others.
+
+    Features (T, F) are those that are computed from audio, unless it is said that transforms of speakers are beside
+    them."""
 
     model: AcousticModel
     weight: float  # of its log-likelihoods beside those of other networks
@@ -80,8 +98,30 @@ class Hearing:
 
     @property
     def parts(self) -> Sequence[StoredPart]:
-        """The columns of the network's features."""
+        """The columns of the network's features, transforms among them."""
         return self.model.module.frontend.parts
+
+    @cached_property
+    def computed(self) -> Bools:
+        """True (F,) for those of the network's columns that are computed from audio."""
+        return np.repeat([part.filterbank for part in self.parts], [part.width for part in self.parts])
+
+    @property
+    def bands(self) -> slice:
+        """The first filterbank's columns."""
+        return slice(0, next(part.width for part in self.parts if part.filterbank))
+
+    def beside_transforms(self, statistics: tuple[Float32, Float32]) -> tuple[Float32, Float32]:
+        """Return mean (F,) and deviation (F,) of all columns of the network; transforms have 0 and 1."""
+        if self.computed.all():
+            return statistics
+        mean, std = np.zeros(len(self.computed), np.float32), np.ones(len(self.computed), np.float32)
+        mean[self.computed], std[self.computed] = statistics
+        return mean, std
+
+    @property
+    def _own_parts(self) -> Sequence[StoredPart]:
+        return [part for part in self.parts if part.filterbank]
 
     def filterbanks(self, samples: Float32, rate: int) -> Float32:
         """Return the features (T, F) of samples (N,)."""
@@ -149,7 +189,7 @@ class Hearing:
         sums = SpeakerSums()
         for piece in pieces:
             sums.add(_ONLY, piece)
-        found = sums.finish(self.parts)
+        found = sums.finish(self._own_parts)
         return found.mean[0], found.std[0]
 
     def _made_up(self, mean: Float32, std: Float32, frames: int | None) -> tuple[Float32, Float32]:
@@ -161,7 +201,7 @@ class Hearing:
         if frames is None or min(share, width) >= 1:
             return mean, std
         usual, wide = self.usual
-        likely = usual + loudness((mean - usual).astype(np.float64), self.parts)
+        likely = usual + loudness((mean - usual).astype(np.float64), self._own_parts)
         if self.spread is None:
             variance = share * np.square(std) + (1 - share) * np.square(wide)
             return (share * mean + (1 - share) * likely).astype(np.float32), np.sqrt(variance).astype(np.float32)
@@ -171,7 +211,7 @@ class Hearing:
         return (share * mean + (1 - share) * likely).astype(np.float32), (wide * np.exp(wider)).astype(np.float32)
 
     def scores(self, features: Float32, statistics: tuple[Float32, Float32], rate: int) -> Float32:
-        """Return the network's unscaled log-likelihoods (T, S) of features (T, F)."""
+        """Return the network's unscaled log-likelihoods (T, S) of features (T, F), transforms among them."""
         mean, std = statistics
         frames = np.array([len(features)])
         store = FeatureStore(

@@ -11,7 +11,7 @@ from pathlib import Path
 import numpy as np
 
 from roundelay import __version__
-from roundelay.core.configure import build, plain
+from roundelay.core.configure import plain
 from roundelay.core.errors import UserError
 from roundelay.core.files import read_json, sweep, unwritable, write_json
 from roundelay.core.progress import Progress
@@ -22,15 +22,17 @@ from roundelay_speech.decode.graphs.ctc import CtcGraph
 from roundelay_speech.decode.graphs.graph import FST_FILE, GRAPH_FILE, PHONES_FILE, WORDS_FILE
 from roundelay_speech.decode.graphs.making import DROPPED_FILE, G2P_MODEL, GUESSED_FILE, LEXICON_FILE, LM_FILE
 from roundelay_speech.decode.lm.vocabulary import read_dictionary
-from roundelay_speech.features.fbank import FbankConfig, band_centres
-from roundelay_speech.features.parts import FeatureConfig, only_fbank
+from roundelay_speech.features.fbank import band_centres
+from roundelay_speech.features.parts import FeatureConfig
 from roundelay_speech.features.store import FeatureStore, SpeakerSums
 from roundelay_speech.hmm.alignment import TREE, Alignment
 from roundelay_speech.lexicon.g2p import LEAST_WORDS, g2p_of, save_g2p
 from roundelay_speech.lexicon.lexicon import Lexicon, write_lexicon
+from roundelay_speech.packed.adapted_runs import adaptation_of, config_of, of_audio
 from roundelay_speech.packed.calibrating import MOST_SECONDS, CalibrationSpeech, HeldOut, calibrated, truths
 from roundelay_speech.packed.card import Card, DecodedRuns, Run, Vocabulary, card_of, decoded_for, write_model
 from roundelay_speech.packed.folder import (
+    ADAPTING_VERSION,
     DICTIONARY,
     EVIDENCE_FILE,
     G2P,
@@ -78,7 +80,9 @@ def pack(runs: Sequence[Run], options: Packing, progress: Progress) -> Card:
     _check_graph(exp, recipe)
     own = load_corpus(recipe.corpus)
     members = ensemble(exp, recipe, others)
-    configs = [computed_features(member) for member in members]
+    adaptation = adaptation_of(members, [its for _, its, _ in runs])
+    configs = [config_of(member.store) for member in members]
+    members = [replace(member, store=of_audio(member.store)) for member in members]
     columns = columns_of(recipe, own, Models(members))
     graph = decoding_graph(recipe, own, columns, progress, words_said(members[0], own, own), exp)
     with new_folder(options.out) as folder:
@@ -102,6 +106,9 @@ def pack(runs: Sequence[Run], options: Packing, progress: Progress) -> Card:
         rate, search = _one_rate(members), _search(found, recipe)
         rescored, silence = recipe.decode.rescored, own.lexicon.silence if recipe.unaligned else ""
         packed = PackedModel(rate, tuple(networks), search, made_by, rescored, silence, below, cleaned=own.cleaned)
+        if adaptation is not None:
+            packed = replace(packed, adaptation=adaptation.how, version=ADAPTING_VERSION)
+            card = replace(card, adaptation=adaptation.copied(folder))
         write_model(folder, card, packed)
         speech = _calibration_speech(recipe, own, members)
         bare = load_model(folder)
@@ -152,32 +159,6 @@ def _check_graph(exp: Path, recipe: Recipe) -> None:
             f"{exp}: a packed model finds words of a lexicon by a graph of the units it was trained on. Give --set "
             "decode.graph=ctc, without search and units."
         )
-
-
-def computed_features(member: EnsembleMember) -> FeatureConfig:
-    """Return the configuration by which a network's features are computed from audio.
-
-    Raises:
-        UserError: some features come from elsewhere.
-    """
-    store = member.store
-    config = config_of(store)
-    if config.externals:
-        names = ", ".join(part.name for part in config.externals)
-        raise UserError(
-            f"{member.exp}: its network hears features that are not computed from audio alone ({names}, in "
-            f"{store.folder}): transforms and vectors of speakers, or matrices from elsewhere. A packed model has to "
-            "hear any audio: pack a run that was trained on filterbanks."
-        )
-    return config
-
-
-def config_of(store: FeatureStore) -> FeatureConfig:
-    """Return the configuration by which a store's features were computed."""
-    told = dict(store.config)
-    if "num_bins" in told:  # stores of version 1 had one filterbank, and its options only
-        return only_fbank(build(FbankConfig, told, str(store.folder)))
-    return build(FeatureConfig, told, str(store.folder))
 
 
 def _one_rate(members: Sequence[EnsembleMember]) -> int:

@@ -55,9 +55,11 @@ from roundelay_speech.hmm.topology import SILENCE
 from roundelay_speech.hmm.tree import DecisionTree
 from roundelay_speech.lexicon.lexicon import Lexicon, NearWords, read_lexicon
 from roundelay_speech.ngrams.ngram import BEGIN, END
+from roundelay_speech.packed.adapting import Adapting, Placed, SpeakerFrames
 from roundelay_speech.packed.folder import CARD, REMEDY, RESCORE, PackedModel, read_evidence, read_packed
 from roundelay_speech.packed.given import model_folder
 from roundelay_speech.packed.hearing import Hearing, PieceFeatures, Statistics, checked
+from roundelay_speech.packed.upper import Told
 from roundelay_speech.scoring.formats.ctm import TimedWord
 from roundelay_speech.trained import load_model as load_network
 from roundelay_speech.units.base import BLANK, UnitSet
@@ -84,6 +86,7 @@ class Transcript:
     timed: tuple[TimedWord, ...] = ()
     complete: bool = True  # whether they are a whole sentence of the grammar; if not, the piece ends inside one
     alternatives: Alternatives = NO_ALTERNATIVES  # other words, where they were asked for
+    adapted: bool = True  # False where too little is known of the speaker for the transform that the model would hear
 
     @property
     def text(self) -> str:
@@ -121,6 +124,7 @@ class Model:
     graph: Graph
     card: Mapping[str, Any]  # corpus, runs, word errors and licence, as card.json has them
     evidence: Evidence | None = None  # on words that were said; None where an earlier version packed it
+    adapting: Adapting | None = None  # the estimation of the transforms of speakers that networks hear, if any do
 
     def __repr__(self) -> str:
         corpus, words = self.card.get("corpus", {}), self.card.get("vocabulary", {}).get("words", 0)
@@ -251,19 +255,52 @@ class Model:
             found.append(found[same[0]] if same else hearing.filterbanks(samples, self.sample_rate))
         return PieceFeatures(tuple(found))
 
-    def statistics(self, pieces: Sequence[PieceFeatures], *, exact: bool = False) -> Statistics:
+    def statistics(
+        self, pieces: Sequence[PieceFeatures], *, exact: bool = False, like: Statistics | None = None
+    ) -> Statistics:
         """Return the statistics of the one speaker of all `pieces`.
 
         From five seconds of speech on they are those that `roundelay prepare` keeps; deviations from 20 s on, if
         training speakers were many. With less speech they are completed by those of an expected speaker (spread.py), or
         of the average training speaker, unless `exact`. If the recording lacks bands, as by telephone, the statistics
         have the map to fill them in (upper.py).
+
+        Args:
+            like: earlier statistics of the speaker, whose transform is kept; None: one is estimated from `pieces`.
         """
         found = [
             hearing.statistics([piece.of_network[number] for piece in pieces], exact)
             for number, hearing in enumerate(self.hearings)
         ]
-        return Statistics(tuple(own for own, _ in found), tuple(told for _, told in found))
+        speaker = self._speaker(pieces, found, exact, like)
+        return Statistics(
+            tuple(one.beside_transforms(own) for one, (own, _) in zip(self.hearings, found, strict=True)),
+            tuple(told for _, told in found),
+            tuple(
+                None if speaker is None or one.computed.all() else Placed(speaker, one.bands, one.computed)
+                for one in self.hearings
+            ),
+        )
+
+    def _speaker(
+        self,
+        pieces: Sequence[PieceFeatures],
+        found: Sequence[tuple[tuple[Float32, Float32], Told | None]],
+        exact: bool,
+        like: Statistics | None,
+    ) -> SpeakerFrames | None:
+        """Return the transformed frames of the speaker of `pieces`, from his or her statistics `found`; None if no
+        network hears any."""
+        if self.adapting is None:
+            return None
+        number = next(n for n, hearing in enumerate(self.hearings) if not hearing.computed.all())
+        if like is not None and (kept := like.transforms[number]) is not None and kept.speaker.estimated:
+            return kept.speaker
+        hearing, ((mean, _), told) = self.hearings[number], found[number]
+        own = [piece.of_network[number] for piece in pieces]
+        own = [one[hearing.between_silences(one)] for one in own]
+        heard = [(one if told is None else told.heard(one))[:, hearing.bands] for one in own]
+        return self.adapting.speaker(heard, mean[hearing.bands], exact=exact, transform=like is None)
 
     def scores(self, features: PieceFeatures, statistics: Statistics) -> Float32:
         """Return (T, S) log-likelihoods, unscaled: the weighted mean of the networks' own. Networks do not hear frames
@@ -374,9 +411,11 @@ class Model:
         if not len(features):
             return Transcript()
         if believing == "all" and (self.evidence is None or not (times and self.gives_times)):
-            found = self._searched(self.scores(features, statistics), times, asked)[0]
-            return _with_alternatives(found, found.alternatives.strings, asked.strings)
-        return self._believed(self.examined(features, statistics, times=times, asked=asked), believing, asked)
+            said = self._searched(self.scores(features, statistics), times, asked)[0]
+            found = _with_alternatives(said, said.alternatives.strings, asked.strings)
+        else:
+            found = self._believed(self.examined(features, statistics, times=times, asked=asked), believing, asked)
+        return replace(found, adapted=not statistics.unadapted)
 
     def _believed(self, found: Examined, believing: Believing, asked: Wishes) -> Transcript:
         words, timed, evidence = found.transcript.words, found.transcript.timed, self.evidence
@@ -463,8 +502,11 @@ def load_model(folder: Path | str) -> Model:
     packed = read_packed(folder)
     try:
         hearings = tuple(Hearing.of(one, load_network(folder / one.folder)) for one in packed.networks)
-        graph = load_graph(folder)
-        model = Model(folder, packed, hearings, graph, read_json(folder / CARD), read_evidence(folder))
+        model = Model(folder, packed, hearings, load_graph(folder), read_json(folder / CARD), read_evidence(folder))
+        if packed.adaptation is not None:
+            if not isinstance(model.columns, TiedStates) or all(one.computed.all() for one in hearings):
+                raise UserError(f"{PACKED}: transforms of speakers are for networks of tied states that hear them.")
+            model = replace(model, adapting=Adapting.of(folder, packed.adaptation, model.graph, model.columns.tying))
         _check(model)
     except UserError as error:
         raise UserError(f"{folder}: {error} {REMEDY}") from None
@@ -484,7 +526,9 @@ def _check(model: Model) -> None:
     for hearing, network in zip(model.hearings, model.packed.networks, strict=True):
         if hearing.model.prior.shape != (columns,) or np.isnan(hearing.model.prior).any():
             raise UserError(f"{network.folder}: its prior is not {columns} numbers, one for each column of the graph.")
-        width = sum(part.width for part in hearing.parts)
+        width, transformed = int(hearing.computed.sum()), int((~hearing.computed).sum())
+        if not width or transformed not in (0, 0 if model.adapting is None else model.adapting.dimension):
+            raise UserError(f"{network.folder}: the network hears transforms of speakers, and {PACKED} has others.")
         if not len(hearing.usual[0]) == len(hearing.usual[1]) == width:
             raise UserError(f"{network.folder}: the network has {width} features, and {PACKED} the means of others.")
     if not isinstance(model.card, dict):

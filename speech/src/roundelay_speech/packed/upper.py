@@ -14,7 +14,7 @@ Legend: T frames, F features, L lower bands, H upper bands, H' of them lacking.
 
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
-from typing import final
+from typing import Protocol, final
 
 import numpy as np
 import numpy.typing as npt
@@ -81,31 +81,50 @@ class Told:
     # mean (F,) and deviation (F,) of the recording; of the bands that it lacks, those to expect.
     own: tuple[Float32, Float32]
 
+    @property
+    def reach(self) -> int:
+        """Frames on each side that a frame depends on."""
+        return _AROUND
+
     def heard(self, features: Float32) -> Float32:
         """Return features (T, F) with missing bands filled in."""
+        if not len(features):
+            return features
         result, (mean, std) = features.copy(), self.own
         around = _around(((features - mean) / std)[:, : lower_bands(self.weights)])
         result[:, self.columns] = mean[self.columns] + std[self.columns] * (around @ self.weights.T)
         return result
 
 
+class Step(Protocol):
+    """A step from features to those that a network hears."""
+
+    @property
+    def reach(self) -> int:
+        """Frames on each side that a frame depends on."""
+
+    def heard(self, features: Float32) -> Float32:
+        """Return what is made of an utterance's features (T, F)."""
+
+
 @final
 class Telling:
-    """`Told.heard` for features that come piece by piece."""
+    """A step for features that come piece by piece.
 
-    delay = _AROUND
-    """Number of frames that must follow a frame before it is complete."""
+    Attributes:
+        delay: number of frames that must follow a frame before it is complete.
+    """
 
-    def __init__(self, told: Told) -> None:
-        self._told, self._done = told, 0
-        self._held: Float32 | None = None  # frames that are not told yet, after those around them that are
+    def __init__(self, step: Step) -> None:
+        self._step, self._done, self.delay = step, 0, step.reach
+        self._held: Float32 | None = None  # frames that are not complete yet, after those around them that are
 
     def push(self, features: Float32) -> Float32:
         """Take the next frames (T, F); return the frames that are complete now."""
         held = features if self._held is None else np.concatenate([self._held, features])
-        known = max(self._done, len(held) - _AROUND)
-        found = self._told.heard(held)[self._done : known] if len(held) else held
-        gone = max(0, known - _AROUND)
+        known = max(self._done, len(held) - self.delay)
+        found = self._step.heard(held)[self._done : known]
+        gone = max(0, known - self.delay)
         self._held, self._done = held[gone:], known - gone
         return found
 

@@ -234,7 +234,7 @@ def adapt(recipe: Recipe, progress: Progress, *, of: Path | None = None, out: Pa
 
 
 def _check_frames(store: FeatureStore, own: FeatureStore, corpus: Corpus, known: Corpus) -> None:
-    here, there = _frames_made(store), _frames_made(own)
+    here, there = frames_made(store), frames_made(own)
     if here != there:
         odd = [f"{key} {here[key]}, not {there[key]}" for key in here if here[key] != there[key]]
         raise UserError(
@@ -243,7 +243,8 @@ def _check_frames(store: FeatureStore, own: FeatureStore, corpus: Corpus, known:
         )
 
 
-def _frames_made(store: FeatureStore) -> dict[str, Any]:
+def frames_made(store: FeatureStore) -> dict[str, Any]:
+    """Return the facts of a store's frames that decide its cepstra."""
     return {
         "sampling rate": store.sampling_rate,
         "frame shift": store.frame_shift,
@@ -274,7 +275,7 @@ class _Adaptation:
         said = [[split, u.id, u.speaker, *self.store.span(u.id)] for split, some in corpus.splits.items() for u in some]
         found: dict[str, Any] = {
             "utterances and speakers": files.digest(said),
-            "features": files.digest([_frames_made(self.store)]),
+            "features": files.digest([frames_made(self.store)]),
             "alignment": file_checksum(self.alignment.folder / SUMMARY),
             **{f"align.{key}": value for key, value in self.recipe.align.deciding().items()},
         }

@@ -5,7 +5,8 @@ the words so far are found every `EVERY` seconds: by networks that need no end o
 chunks) as the frames come, in one search that goes on. Each time the utterance has grown by a quarter, and when it
 falls silent, they are found from its beginning, as if it were over; by other networks then alone. At its end it is
 recognised once more as a whole, normalised by all that was said so far, itself included: these are the words that the
-model gives for the same samples, recognised at once after the same utterances.
+model gives for the same samples, recognised at once after the same utterances. A model with transforms of speakers
+estimates them anew at the end of every utterance; words that are not final have the last one.
 
 Legend: N samples, T frames.
 """
@@ -25,10 +26,10 @@ from roundelay_speech.data.arrays import Samples
 from roundelay_speech.data.problems import counted
 from roundelay_speech.decode.alternatives import WORDS_ALONE, Wishes
 from roundelay_speech.packed.growing import GrowingScores, in_chunks, whole_only
-from roundelay_speech.packed.hearing import PieceFeatures
+from roundelay_speech.packed.hearing import PieceFeatures, Statistics
 from roundelay_speech.packed.model import Model
 from roundelay_speech.search.beam import GrowingSearch
-from roundelay_speech.transcription.transcript import UNSURE, Segment, placed, without_confidences
+from roundelay_speech.transcription.transcript import UNADAPTED, UNSURE, Segment, placed, without_confidences
 
 USUAL = Cutting()
 EVERY = 0.2
@@ -36,6 +37,7 @@ EVERY = 0.2
 _HISTORY = 20 * FRAMES_PER_SECOND  # frames behind that tell noise from speech
 _UNHEARD = 3 * FRAMES_PER_SECOND  # frames kept in silence: speech is told from noise only after a while
 _REMEMBERED = 300 * FRAMES_PER_SECOND  # frames of earlier utterances that normalise the next
+_ADAPTED_TO = 30 * FRAMES_PER_SECOND  # the same where they are decoded again to adapt to the speaker
 _GROWTH = 1.25  # by which an utterance grows before it is recognised from its beginning again
 
 
@@ -80,6 +82,7 @@ class Latencies:
     computing_final: list[float] = field(default_factory=list)
     computing: list[float] = field(default_factory=list)
     unsure: int = 0  # utterances whose words have no confidence
+    unadapted: int = 0  # utterances before there was enough of the speaker to adapt to
 
     def report(self) -> list[str]:
         """Return sentences on the latencies, for people."""
@@ -94,6 +97,8 @@ class Latencies:
             lines[1] += f"; words so far, each time, {_mean_and_most(self.computing)}"
         if self.unsure:
             lines.append(f"{counted(self.unsure, 'utterance')} {UNSURE}")
+        if self.unadapted:
+            lines.append(f"{counted(self.unadapted, 'utterance')} {UNADAPTED}")
         return lines
 
 
@@ -160,6 +165,7 @@ class Live:
         self._start: int | None = None  # frame in which the utterance begins
         self._waiting: Samples = np.zeros(0, np.float32)  # less than a step
         self._past: deque[PieceFeatures] = deque()
+        self._known = model.usual  # statistics of the speaker, at the last utterance
         self._growing = _Growing(in_chunks(model, chunk), asked)
 
     def push(self, samples: Samples) -> Iterator[Update]:
@@ -233,7 +239,7 @@ class Live:
     def _partial(self, *, silent: bool) -> Update:
         assert self._start is not None
         begun = wall_clock()
-        words = self._growing.words(self._samples(self._start, self._now), self._past, silent=silent)
+        words = self._growing.words(self._samples(self._start, self._now), self._past, self._known, silent=silent)
         self._latencies.computing.append(wall_clock() - begun)
         at, start = self._now / FRAMES_PER_SECOND, self._start / FRAMES_PER_SECOND
         return Update(at, at, placed(words, (), start, at), final=False)
@@ -243,9 +249,12 @@ class Live:
         begun = wall_clock()
         features = self._model.features(self._samples(self._start, end))
         self._past.append(features)
-        while sum(map(len, self._past)) > _REMEMBERED and len(self._past) > 1:
+        remembered = _REMEMBERED if self._model.adapting is None else _ADAPTED_TO
+        while sum(map(len, self._past)) > remembered and len(self._past) > 1:
             self._past.popleft()
-        found = self._model.of_features(features, self._model.statistics(list(self._past)), asked=self._asked)
+        self._known = self._model.statistics(list(self._past))
+        found = self._model.of_features(features, self._known, asked=self._asked)
+        self._latencies.unadapted += not found.adapted
         self._latencies.unsure += without_confidences(found.timed)
         self._latencies.computing_final.append(wall_clock() - begun)
         start, until = self._start / FRAMES_PER_SECOND, end / FRAMES_PER_SECOND
@@ -315,15 +324,17 @@ class _Growing:
         self._silent = False
         self._found: list[str] = []
 
-    def words(self, samples: Samples, past: Sequence[PieceFeatures], *, silent: bool) -> list[str]:
+    def words(
+        self, samples: Samples, past: Sequence[PieceFeatures], like: Statistics | None = None, *, silent: bool
+    ) -> list[str]:
         """Return the words so far of all samples (N,) of the utterance so far, after utterances `past`; `silent` if
-        speech has ceased."""
+        speech has ceased, `like` as of `Model.statistics`."""
         frames = len(samples) * FRAMES_PER_SECOND // self._model.sample_rate
         begins = frames >= _GROWTH * self._known_frames or (silent and not self._silent)
         self._silent = silent
         if begins:
             features = self._model.features(samples)
-            known, self._known_frames = self._model.statistics([*past, features]), frames
+            known, self._known_frames = self._model.statistics([*past, features], like=like), frames
             if not self._as_it_comes:
                 self._found = list(self._model.of_features(features, known, times=False, asked=self._asked).words)
             else:

@@ -31,7 +31,14 @@ from roundelay_speech.data.problems import Unusable
 from roundelay_speech.decode.alternatives import WORDS_ALONE, Alternatives, Wishes
 from roundelay_speech.scoring.formats.ctm import TimedWord
 from roundelay_speech.transcription.inputs import Recording
-from roundelay_speech.transcription.transcript import UNSURE, ChannelTranscript, Segment, placed, without_confidences
+from roundelay_speech.transcription.transcript import (
+    UNADAPTED,
+    UNSURE,
+    ChannelTranscript,
+    Segment,
+    placed,
+    without_confidences,
+)
 
 STRETCH_SECONDS = 1200.0
 _SETTLED = 2 * FRAMES_PER_SECOND  # frames of silence after which a piece is over
@@ -121,6 +128,8 @@ class SaidWords(Protocol):
     def timed(self) -> Sequence[TimedWord]: ...
     @property
     def alternatives(self) -> Alternatives: ...
+    @property
+    def adapted(self) -> bool: ...
 
 
 class Recogniser(Protocol):
@@ -208,6 +217,7 @@ class _Underway:
     problem: str = ""
     notes: list[str] = field(default_factory=list)
     unsure: float = 0.0  # seconds whose words have no confidence
+    unadapted: float = 0.0  # seconds of speakers of whom there is too little to adapt to
 
     def finished(self) -> Finished:
         if self.problem:
@@ -217,6 +227,8 @@ class _Underway:
         notes = [*self.notes, *["nothing was said"] * (not said)]
         if self.unsure:
             notes.append(f"{self.unsure:.1f} s of it {UNSURE}")
+        if self.unadapted:
+            notes.append(f"{self.unadapted:.1f} s of it {UNADAPTED}")
         return Finished(
             self.recording,
             tuple(
@@ -293,6 +305,8 @@ class Transcriber:
         part.of.segments[part.channel].append(segment)
         if without_confidences(said.timed):
             part.of.unsure += seconds
+        if not said.adapted:
+            part.of.unadapted += seconds
         part.of.waiting -= 1
         self.seconds += seconds
 

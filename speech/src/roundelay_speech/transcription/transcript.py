@@ -12,6 +12,7 @@ from roundelay_speech.decode.alternatives import NO_ALTERNATIVES, Alternatives
 from roundelay_speech.scoring.formats.ctm import TimedWord
 
 UNSURE = "fit too many word strings to tell how sure the words are: they have no confidence"
+UNADAPTED = "came with too little speech of the speaker to adapt to"
 
 
 def without_confidences(timed: Sequence[TimedWord]) -> bool:
