@@ -70,6 +70,13 @@ def test_a_learner_that_waits_for_want_of_batches_is_told_why(found: Found) -> N
     assert "sampler=session.share(sampler)" in told[0]
 
 
+def test_a_wait_at_a_meeting_is_as_long_as_all_that_the_others_do_meanwhile(found: Found) -> None:
+    """Learner 1 takes all of its steps while learner 0 waits."""
+    waits, trains = (found[0]["dealt"][rank]["spent"][rank] for rank in range(2))
+    assert [waits["steps"], trains["steps"]] == [STEPS_MEANWHILE] * 2
+    assert waits["meetings"] > trains["computing"] + trains["between"] + trains["exchanges"] > trains["computing"] > 0
+
+
 @pytest.mark.parametrize(("strategy", "workers"), [("adpsgd", "2"), ("ssgd", "0")])
 def test_saved_by_two_in_the_middle_of_an_epoch_any_number_goes_on_with_the_rest(
     strategy: str, workers: str, tmp_path: Path

@@ -5,6 +5,7 @@ import random
 import signal
 import sys
 from collections.abc import Iterator
+from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
@@ -170,6 +171,8 @@ def dealt_by_rank() -> None:
             model(torch.randn(1, 1)).sum().backward()
             session.step()
         session.meet()
+        spent = [asdict(one) for one in session._learner.counts.spent()]
+    report(law="dealt", rank=session.rank, spent=spent)
 
 
 def save(folder: Path, strategy: str, workers: int) -> None:
