@@ -94,11 +94,14 @@ def test_saved_by_two_in_the_middle_of_an_epoch_any_number_goes_on_with_the_rest
         assert Counter(name for one in resumed.values() for name in one["next"]) == NAMES
 
 
-@pytest.mark.parametrize("workers", ["0", "2"])
-def test_what_a_killed_learner_had_drawn_ahead_is_trained_by_others(workers: str, tmp_path: Path) -> None:
-    done = run_learners(3, SCRIPT, "die", str(tmp_path), workers, expect=128 + signal.SIGKILL)
+@pytest.mark.parametrize(("learners", "how"), [(3, ["0"]), (3, ["2"]), (2, ["2", "late"])])
+def test_what_a_killed_learner_had_drawn_ahead_is_trained_by_others(
+    learners: int, how: list[str], tmp_path: Path
+) -> None:
+    """Also where the one other has drawn its last, and has only batches still to come that it drew ahead."""
+    done = run_learners(learners, SCRIPT, "die", str(tmp_path), *how, expect=128 + signal.SIGKILL)
     law = reports(done.stdout)["death"]
-    assert sorted(law) == [0, 1]
+    assert sorted(law) == list(range(learners - 1))
     dead = (tmp_path / "trained").read_text().split()
     assert len(dead) == 3
     assert Counter([*dead, *(name for one in law.values() for name in one["trained"])]) == NAMES

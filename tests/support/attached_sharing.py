@@ -18,6 +18,7 @@ from roundelay.attached import Session
 from roundelay.core.errors import UserError
 from roundelay.runtime.attached.membership import Attendance
 from roundelay.runtime.base import LearnerDied
+from roundelay.runtime.procs.coordination.passes import ENDLESS, PassTables
 from support.cuts import lhotse_cuts
 from support.launched import report
 from support.until import until
@@ -198,19 +199,27 @@ def resume(folder: Path, strategy: str, workers: int) -> None:
     report(law="resumed", rank=loop.session.rank, trained=rest, next=after)
 
 
-def die(folder: Path, workers: int) -> None:
+def die(folder: Path, workers: int, late: bool) -> None:
     """The last learner is killed in the middle of a step, with more drawn ahead if there are workers; it has said what
-    it had trained."""
+    it had trained. If `late`, another has found by then that there is nothing left to draw."""
     loop, trained = Loop("adpsgd", "stream", folder, workers), list[str]()
     session = loop.session
-    victim = session.learners - 1
+    victim, following = session.learners - 1, session._learner.arena.view(PassTables).next_index
+
+    def over() -> bool:
+        return not late or bool((following == ENDLESS).any())
+
+    def may_go_on() -> bool:
+        return victim not in session.living or (loop.steps[victim] == 3 and not over())
+
     for names in loop.batches():
         loop.optimizer.zero_grad()
         loop.model(torch.ones(1, 1)).sum().backward()
         if session.rank == victim and len(trained) == 3:
+            until(over)
             (folder / "trained").write_text(" ".join(trained))
             os.kill(os.getpid(), signal.SIGKILL)
-        until(lambda: session.rank == victim or victim not in session.living)
+        until(lambda: session.rank == victim or may_go_on())
         loop.optimizer.step()
         trained += names
     session.close()
@@ -224,7 +233,7 @@ def main(what: str, folder: Path, *arguments: str) -> None:
         other_order()
         dealt_by_rank()
     elif what == "die":
-        die(folder, int(arguments[0]))
+        die(folder, int(arguments[0]), "late" in arguments)
     else:
         (save if what == "save" else resume)(folder, arguments[0], int(arguments[1]))
 
