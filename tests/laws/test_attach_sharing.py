@@ -8,10 +8,11 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+import torch
 
 from support import attached_sharing
 from support.attached_hosts import run_hosts
-from support.attached_sharing import BATCHES, CUTS, KINDS, MANY, STEPS_MEANWHILE
+from support.attached_sharing import BATCHES, CUTS, KINDS, MANY, SPEAKERS, STEPS_MEANWHILE
 from support.launched import reports, run_learners
 
 SCRIPT = str(attached_sharing.__file__)
@@ -75,6 +76,23 @@ def test_a_wait_at_a_meeting_is_as_long_as_all_that_the_others_do_meanwhile(foun
     waits, trains = (found[0]["dealt"][rank]["spent"][rank] for rank in range(2))
     assert [waits["steps"], trains["steps"]] == [STEPS_MEANWHILE] * 2
     assert waits["meetings"] > trains["computing"] + trains["between"] + trains["exchanges"] > trains["computing"] > 0
+
+
+def test_learners_with_speakers_of_their_own_train_these_and_no_others(found: Found) -> None:
+    """Under ssgd by the weighted mean of those that have a batch; under adpsgd as many steps as there are together."""
+    own = {rank: [n for n, speaker in enumerate(SPEAKERS) if (speaker == "b") == rank] for rank in range(2)}
+    law = found[0]["apart ssgd"]
+    assert {rank: law[rank]["trained"] for rank in range(2)} == own
+    weight = bias = torch.tensor(0.0)
+    weight = weight + 1
+    for first in range(0, len(own[0]), 2):
+        x = torch.tensor([float(n) for rank in range(2) for n in own[rank][first : first + 2]])
+        error = weight * x + bias - 1
+        weight, bias = weight - 0.01 * (2 * error * x).mean(), bias - 0.01 * (2 * error).mean()
+    assert law[0]["weight"] == law[1]["weight"] == pytest.approx(float(weight), rel=1e-5)
+    law = found[0]["apart adpsgd"]
+    assert sum(len(law[rank]["trained"]) for rank in range(2)) == 2 * 20
+    assert all({*law[rank]["trained"]} <= {*own[rank]} for rank in range(2))
 
 
 @pytest.mark.parametrize(("strategy", "workers"), [("adpsgd", "2"), ("ssgd", "0")])

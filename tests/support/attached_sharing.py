@@ -10,8 +10,8 @@ from pathlib import Path
 from typing import Any
 
 import torch
-from torch import nn
-from torch.utils.data import DataLoader
+from torch import Tensor, nn
+from torch.utils.data import DataLoader, Subset, TensorDataset
 
 import roundelay
 from roundelay.attached import Session
@@ -176,6 +176,35 @@ def dealt_by_rank() -> None:
     report(law="dealt", rank=session.rank, spent=spent)
 
 
+SPEAKERS = "aaaaaabbcccc"
+"""Of each example of `speakers_apart`."""
+
+
+def endless(loader: "DataLoader[list[Tensor]]") -> Iterator[list[Tensor]]:
+    while True:
+        yield from loader
+
+
+def speakers_apart() -> None:
+    """Each learner has a loader over its own speakers, as docs/attach.md says: a and c, or b alone."""
+    owner = {speaker: number % 2 for number, speaker in enumerate(sorted({*SPEAKERS}))}
+    for strategy in ("ssgd", "adpsgd"):
+        model = nn.Linear(1, 1)
+        nn.init.ones_(model.weight)
+        nn.init.zeros_(model.bias)
+        trained = list[int]()
+        with roundelay.attach(model, torch.optim.SGD(model.parameters(), lr=0.01), strategy, patience=60.0) as session:
+            mine = [number for number, speaker in enumerate(SPEAKERS) if owner[speaker] == session.rank]
+            loader = DataLoader(Subset(TensorDataset(torch.arange(12.0)[:, None]), mine), batch_size=2)
+            steps = session.share(range(20)) if strategy == "adpsgd" else range(len(loader))
+            for _, (x,) in zip(steps, endless(loader), strict=False):
+                model.zero_grad()
+                (model(x) - 1).square().mean().backward()
+                session.step(len(x))
+                trained += x[:, 0].int().tolist()
+        report(law=f"apart {strategy}", rank=session.rank, trained=trained, weight=float(model.weight))
+
+
 def save(folder: Path, strategy: str, workers: int) -> None:
     """Save in the middle of an epoch."""
     loop, trained = Loop(strategy, "stream", folder, workers), list[str]()
@@ -232,6 +261,7 @@ def main(what: str, folder: Path, *arguments: str) -> None:
         by_chance()
         other_order()
         dealt_by_rank()
+        speakers_apart()
     elif what == "die":
         die(folder, int(arguments[0]), "late" in arguments)
     else:
