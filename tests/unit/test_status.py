@@ -8,6 +8,7 @@ import re
 import signal
 import subprocess
 from pathlib import Path
+from typing import Any
 
 import pytest
 import torch
@@ -149,7 +150,7 @@ WAITING = "Its gradient and update take 0.9 s, 3.0 times the others'"
         ({"steps": 30, "computing": 27.0, "between": 0.3}, {}, f"{WAITING}."),
     ],
 )
-def test_why_a_learner_is_slow(changes: dict[str, float], others: dict[str, float], cause: str) -> None:
+def test_why_a_learner_is_slow(changes: dict[str, Any], others: dict[str, Any], cause: str) -> None:
     """Also where all wait for each other, and none takes fewer steps; a learner without a step is not looked at."""
     other = dataclasses.replace(ALIKE, **others)
     one = dataclasses.replace(ALIKE, **changes)

@@ -1,5 +1,5 @@
-"""Who is slow, and why: learners' seconds by what they were spent on, and sentences on those who need longer than the
-others.
+"""Slow learners, and the causes: seconds of learners by what they were spent on, and sentences on those that need
+longer than the others.
 
 A learner's own time for a step is what it computes, what its loop does between steps, and what it exchanges by itself.
 In means and at meetings it waits for others. So where all wait for each other, and take equally many steps, the slow
@@ -39,7 +39,7 @@ class Spent:
     @property
     def own(self) -> float:
         """Seconds of the learner's own."""
-        return sum(getattr(self, name) for name in OWN)
+        return self.computing + self.between + self.exchanges
 
     def part(self, name: str) -> float:
         """Return a kind of seconds as a part of all."""
