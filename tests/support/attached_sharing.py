@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any
 
 import torch
-from torch import Tensor, nn
+from torch import nn
 from torch.utils.data import DataLoader, Subset, TensorDataset
 
 import roundelay
@@ -180,7 +180,7 @@ SPEAKERS = "aaaaaabbcccc"
 """Of each example of `speakers_apart`."""
 
 
-def endless(loader: "DataLoader[list[Tensor]]") -> Iterator[list[Tensor]]:
+def endless(loader: "DataLoader[Any]") -> Iterator[Any]:
     while True:
         yield from loader
 
