@@ -8,10 +8,11 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+import torch
 
 from support import attached_sharing
 from support.attached_hosts import run_hosts
-from support.attached_sharing import BATCHES, CUTS, KINDS, MANY, STEPS_MEANWHILE
+from support.attached_sharing import BATCHES, CUTS, KINDS, MANY, SPEAKERS, STEPS_MEANWHILE
 from support.launched import reports, run_learners
 
 SCRIPT = str(attached_sharing.__file__)
@@ -70,6 +71,30 @@ def test_a_learner_that_waits_for_want_of_batches_is_told_why(found: Found) -> N
     assert "sampler=session.share(sampler)" in told[0]
 
 
+def test_a_wait_at_a_meeting_is_as_long_as_all_that_the_others_do_meanwhile(found: Found) -> None:
+    """Learner 1 takes all of its steps while learner 0 waits."""
+    waits, trains = (found[0]["dealt"][rank]["spent"][rank] for rank in range(2))
+    assert [waits["steps"], trains["steps"]] == [STEPS_MEANWHILE] * 2
+    assert waits["meetings"] > trains["computing"] + trains["between"] + trains["exchanges"] > trains["computing"] > 0
+
+
+def test_learners_with_speakers_of_their_own_train_these_and_no_others(found: Found) -> None:
+    """Under ssgd by the weighted mean of those that have a batch; under adpsgd as many steps as there are together."""
+    own = {rank: [n for n, speaker in enumerate(SPEAKERS) if (speaker == "b") == rank] for rank in range(2)}
+    law = found[0]["apart ssgd"]
+    assert {rank: law[rank]["trained"] for rank in range(2)} == own
+    weight = bias = torch.tensor(0.0)
+    weight = weight + 1
+    for first in range(0, len(own[0]), 2):
+        x = torch.tensor([float(n) for rank in range(2) for n in own[rank][first : first + 2]])
+        error = weight * x + bias - 1
+        weight, bias = weight - 0.01 * (2 * error * x).mean(), bias - 0.01 * (2 * error).mean()
+    assert law[0]["weight"] == law[1]["weight"] == pytest.approx(float(weight), rel=1e-5)
+    law = found[0]["apart adpsgd"]
+    assert sum(len(law[rank]["trained"]) for rank in range(2)) == 2 * 20
+    assert all({*law[rank]["trained"]} <= {*own[rank]} for rank in range(2))
+
+
 @pytest.mark.parametrize(("strategy", "workers"), [("adpsgd", "2"), ("ssgd", "0")])
 def test_saved_by_two_in_the_middle_of_an_epoch_any_number_goes_on_with_the_rest(
     strategy: str, workers: str, tmp_path: Path
@@ -87,11 +112,14 @@ def test_saved_by_two_in_the_middle_of_an_epoch_any_number_goes_on_with_the_rest
         assert Counter(name for one in resumed.values() for name in one["next"]) == NAMES
 
 
-@pytest.mark.parametrize("workers", ["0", "2"])
-def test_what_a_killed_learner_had_drawn_ahead_is_trained_by_others(workers: str, tmp_path: Path) -> None:
-    done = run_learners(3, SCRIPT, "die", str(tmp_path), workers, expect=128 + signal.SIGKILL)
+@pytest.mark.parametrize(("learners", "how"), [(3, ["0"]), (3, ["2"]), (2, ["2", "late"])])
+def test_what_a_killed_learner_had_drawn_ahead_is_trained_by_others(
+    learners: int, how: list[str], tmp_path: Path
+) -> None:
+    """Also where the one other has drawn its last, and has only batches still to come that it drew ahead."""
+    done = run_learners(learners, SCRIPT, "die", str(tmp_path), *how, expect=128 + signal.SIGKILL)
     law = reports(done.stdout)["death"]
-    assert sorted(law) == [0, 1]
+    assert sorted(law) == list(range(learners - 1))
     dead = (tmp_path / "trained").read_text().split()
     assert len(dead) == 3
     assert Counter([*dead, *(name for one in law.values() for name in one["trained"])]) == NAMES

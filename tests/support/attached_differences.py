@@ -30,11 +30,11 @@ TOLD: list[Path] = []
 
 class _Kept(logging.Handler):
     """Keeps what is said, but for the learning rate of several learners, which is no difference, and for a learner that
-    waits in close(), which depends on who is faster."""
+    waits in close() or is slow, which depend on who is faster."""
 
     def emit(self, record: logging.LogRecord) -> None:
         said = record.getMessage()
-        if "rate gain" not in said and "came to close() after" not in said:
+        if not any(part in said for part in ("rate gain", "came to close() after", " is slow: ")):
             WARNINGS.append(said)
         if "without a step of its own" in said and TOLD:
             TOLD[0].touch()

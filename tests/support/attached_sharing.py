@@ -5,18 +5,20 @@ import random
 import signal
 import sys
 from collections.abc import Iterator
+from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
 import torch
 from torch import nn
-from torch.utils.data import DataLoader
+from torch.utils.data import DataLoader, Subset, TensorDataset
 
 import roundelay
 from roundelay.attached import Session
 from roundelay.core.errors import UserError
 from roundelay.runtime.attached.membership import Attendance
 from roundelay.runtime.base import LearnerDied
+from roundelay.runtime.procs.coordination.passes import ENDLESS, PassTables
 from support.cuts import lhotse_cuts
 from support.launched import report
 from support.until import until
@@ -170,6 +172,37 @@ def dealt_by_rank() -> None:
             model(torch.randn(1, 1)).sum().backward()
             session.step()
         session.meet()
+        spent = [asdict(one) for one in session._learner.counts.spent()]
+    report(law="dealt", rank=session.rank, spent=spent)
+
+
+SPEAKERS = "aaaaaabbcccc"
+"""Of each example of `speakers_apart`."""
+
+
+def endless(loader: "DataLoader[Any]") -> Iterator[Any]:
+    while True:
+        yield from loader
+
+
+def speakers_apart() -> None:
+    """Each learner has a loader over its own speakers, as docs/attach.md says: a and c, or b alone."""
+    owner = {speaker: number % 2 for number, speaker in enumerate(sorted({*SPEAKERS}))}
+    for strategy in ("ssgd", "adpsgd"):
+        model = nn.Linear(1, 1)
+        nn.init.ones_(model.weight)
+        nn.init.zeros_(model.bias)
+        trained = list[int]()
+        with roundelay.attach(model, torch.optim.SGD(model.parameters(), lr=0.01), strategy, patience=60.0) as session:
+            mine = [number for number, speaker in enumerate(SPEAKERS) if owner[speaker] == session.rank]
+            loader = DataLoader(Subset(TensorDataset(torch.arange(12.0)[:, None]), mine), batch_size=2)
+            steps = session.share(range(20)) if strategy == "adpsgd" else range(len(loader))
+            for _, (x,) in zip(steps, endless(loader), strict=False):
+                model.zero_grad()
+                (model(x) - 1).square().mean().backward()
+                session.step(len(x))
+                trained += x[:, 0].int().tolist()
+        report(law=f"apart {strategy}", rank=session.rank, trained=trained, weight=float(model.weight))
 
 
 def save(folder: Path, strategy: str, workers: int) -> None:
@@ -195,19 +228,27 @@ def resume(folder: Path, strategy: str, workers: int) -> None:
     report(law="resumed", rank=loop.session.rank, trained=rest, next=after)
 
 
-def die(folder: Path, workers: int) -> None:
+def die(folder: Path, workers: int, late: bool) -> None:
     """The last learner is killed in the middle of a step, with more drawn ahead if there are workers; it has said what
-    it had trained."""
+    it had trained. If `late`, another has found by then that there is nothing left to draw."""
     loop, trained = Loop("adpsgd", "stream", folder, workers), list[str]()
     session = loop.session
-    victim = session.learners - 1
+    victim, following = session.learners - 1, session._learner.arena.view(PassTables).next_index
+
+    def over() -> bool:
+        return not late or bool((following == ENDLESS).any())
+
+    def may_go_on() -> bool:
+        return victim not in session.living or (loop.steps[victim] == 3 and not over())
+
     for names in loop.batches():
         loop.optimizer.zero_grad()
         loop.model(torch.ones(1, 1)).sum().backward()
         if session.rank == victim and len(trained) == 3:
+            until(over)
             (folder / "trained").write_text(" ".join(trained))
             os.kill(os.getpid(), signal.SIGKILL)
-        until(lambda: session.rank == victim or victim not in session.living)
+        until(lambda: session.rank == victim or may_go_on())
         loop.optimizer.step()
         trained += names
     session.close()
@@ -220,8 +261,9 @@ def main(what: str, folder: Path, *arguments: str) -> None:
         by_chance()
         other_order()
         dealt_by_rank()
+        speakers_apart()
     elif what == "die":
-        die(folder, int(arguments[0]))
+        die(folder, int(arguments[0]), "late" in arguments)
     else:
         (save if what == "save" else resume)(folder, arguments[0], int(arguments[1]))
 

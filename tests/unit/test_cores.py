@@ -1,12 +1,15 @@
 """Number of cores a process may use, in containers of both kinds."""
 
 import os
+import subprocess
+import sys
 from pathlib import Path
 
 import pytest
 
 from roundelay.core import cores as room
-from roundelay.core.cores import Quota, cores, quota
+from roundelay.core.cores import Quota, coreless_seconds, cores, quota
+from support.until import until
 
 
 def tree(root: Path, files: dict[str, str]) -> Path:
@@ -79,3 +82,18 @@ def test_cores_are_those_that_can_be_kept_busy(
     limit = None if granted is None else Quota(granted, Path("/none"))
     monkeypatch.setattr(room, "quota", lambda: limit)
     assert cores() == usable
+
+
+@pytest.mark.skipif(not Path("/proc/thread-self/schedstat").exists(), reason="this kernel does not tell")
+def test_a_thread_knows_for_how_long_another_had_its_core() -> None:
+    """Two processes on one core: each waits for it."""
+    core, before = min(os.sched_getaffinity(0)), coreless_seconds()
+    other = subprocess.Popen([sys.executable, "-c", f"import os; os.sched_setaffinity(0, [{core}])\nwhile True: pass"])
+    mine = os.sched_getaffinity(0)
+    os.sched_setaffinity(0, [core])
+    try:
+        until(lambda: [coreless_seconds() for _ in range(200)][-1] > before + 0.05)
+    finally:
+        os.sched_setaffinity(0, mine)
+        other.kill()
+        other.wait()

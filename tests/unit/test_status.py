@@ -8,21 +8,25 @@ import re
 import signal
 import subprocess
 from pathlib import Path
+from typing import Any
 
 import pytest
 import torch
 
+import roundelay
 from roundelay.cli import main
 from roundelay.core.errors import UserError
 from roundelay.core.live import HostSeen, Live, LostSeen, read_live, started_at, whoami
 from roundelay.core.progress import Silent
 from roundelay.core.records import LearnerJoined, LearnerLost, Record, RunStarted, to_line
+from roundelay.core.slow import Spent, slow
 from roundelay.job import Interrupt
 from roundelay.learner.quadratic import Quadratic
 from roundelay.reports.status import Life, grid_rows, headline, host_rows, learner_rows, read_status
 from roundelay.runtime.base import Glance, Lost, Straggler
 from roundelay.runtime.clocks import unix_clock
 from roundelay.runtime.live import LiveFile
+from roundelay.runtime.procs.backend import ArenaBackend
 from roundelay.runtime.procs.cluster_rows import glanced_distance
 from roundelay.runtime.procs.driver import ProcsRuntime
 from roundelay.runtime.procs.processes import Deaths
@@ -115,6 +119,59 @@ def test_hosts_are_named_where_there_are_several(tmp_path: Path) -> None:
     hosts[1] = dataclasses.replace(hosts[1], rows="int8, in 4 parts, 0.07 s an exchange")
     columns, rows = host_rows(read_status(write(tmp_path, dataclasses.replace(ME, hosts=hosts)), NOW))
     assert (columns[-1], [row[-1] for row in rows]) == ("rows go as", ["–", "int8, in 4 parts, 0.07 s an exchange"])
+
+
+ALIKE = Spent(steps=100, computing=30.0, between=1.0)
+WAITING = "Its gradient and update take 0.9 s, 3.0 times the others'"
+
+
+@pytest.mark.parametrize(
+    ("changes", "others", "cause"),
+    [
+        ({"computing": 90.0}, {}, f"0.91 s of its own a step, 2.9 times the others' median. {WAITING}."),
+        (
+            {"computing": 90.0, "coreless": 50.0},
+            {"coreless": 5.0},
+            f"{WAITING}: 55% of its time it was ready, and other processes had its cores.",
+        ),
+        ({"computing": 90.0, "coreless": 50.0}, {"coreless": 30.0}, f"{WAITING}."),
+        ({"computing": 90.0}, {"means": 60.0}, f"{WAITING}; the others wait for it in means, 66% of their time."),
+        (
+            {"computing": 90.0, "means": 9.0, "steps": 100},
+            {"meetings": 31.0, "means": 6.2},
+            f"{WAITING}; the others wait for it at meetings, 45% of their time.",
+        ),
+        (
+            {"between": 70.0},
+            {},
+            "It waits for batches, or its loop does other things between steps: 0.7 s, 70% of its time.",
+        ),
+        ({"exchanges": 31.0}, {}, "It waits for exchanges, whose rows come slowly: 0.31 s, 50% of its time."),
+        ({"steps": 30, "computing": 27.0, "between": 0.3}, {}, f"{WAITING}."),
+    ],
+)
+def test_why_a_learner_is_slow(changes: dict[str, Any], others: dict[str, Any], cause: str) -> None:
+    """Also where all wait for each other, and none takes fewer steps; a learner without a step is not looked at."""
+    other = dataclasses.replace(ALIKE, **others)
+    one = dataclasses.replace(ALIKE, **changes)
+    said = slow([other, one, other, Spent()])
+    assert list(said) == [1]
+    assert said[1].startswith("learner 1 is slow: ")
+    assert said[1].endswith(cause)
+    excess = one.own - one.steps * other.own / other.steps
+    assert slow([one, other], excess - 0.1) == {0: said[1].replace("learner 1", "learner 0")}
+    assert slow([one, other], excess + 0.1) == {}
+
+
+def test_learners_that_are_nearly_alike_are_not_called_slow() -> None:
+    assert slow([ALIKE, dataclasses.replace(ALIKE, computing=40.0)]) == {}
+    assert slow([ALIKE]) == slow([]) == slow([Spent(), ALIKE]) == {}
+
+
+def test_the_status_says_who_is_slow_and_why(tmp_path: Path) -> None:
+    live = dataclasses.replace(ME, spent=[ALIKE, dataclasses.replace(ALIKE, computing=90.0), ALIKE])
+    lines = headline(read_status(write(tmp_path, live), NOW))
+    assert lines[-1] == f"Learner 1 is slow: 0.91 s of its own a step, 2.9 times the others' median. {WAITING}."
 
 
 def test_a_process_that_is_gone_left_a_dead_run(tmp_path: Path) -> None:
@@ -245,6 +302,43 @@ def test_speed_is_of_late_and_by_learner(tmp_path: Path, monkeypatch: pytest.Mon
     assert [one.reason for one in live.lost] == ["killed"]
 
 
+def test_what_seconds_are_spent_on_is_of_the_last_two_minutes(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Of the minute that runs, and of the one before."""
+    clock = 0.0
+    monkeypatch.setattr("roundelay.runtime.live.wall_clock", lambda: clock)
+    found = []
+    with LiveFile(tmp_path, 1, label="adpsgd") as file:
+        for clock in (10.0, 40.0, 70.0, 100.0, 130.0, 160.0, 190.0):
+            file.look(Glance(0, 0.0, 0.0, 1, learner_frames=(int(clock),), spent=(Spent(int(clock), 2 * clock),)))
+            live = read_live(tmp_path)
+            assert live is not None
+            found.append(live.spent[0])
+        file.train(1, 0)  # counts begin anew
+        file.look(Glance(0, 0.0, 0.0, 1, learner_frames=(0,), spent=(Spent(),)))
+    assert [one.steps for one in found] == [0, 30, 60, 90, 60, 90, 60]
+    assert all(one.computing == 2 * one.steps for one in found)
+
+
+def test_a_loop_s_seconds_are_its_gradients_or_between_its_steps(monkeypatch: pytest.MonkeyPatch) -> None:
+    """An evaluation after a meeting is neither, for nothing tells how long it takes."""
+    clock = 0.0
+    monkeypatch.setattr("roundelay.runtime.attached.learner.wall_clock", lambda: clock)
+    monkeypatch.setattr(ArenaBackend, "now", staticmethod(lambda: clock))
+    model = torch.nn.Linear(1, 1)
+    with roundelay.attach(model, torch.optim.SGD(model.parameters(), lr=0.1)) as session:
+        for _ in range(3):
+            clock += 100.0  # the first batch, and then an evaluation
+            for _ in range(2):
+                loss = model(torch.ones(1, 1)).sum()
+                clock += 4.0
+                loss.backward()
+                session.step()
+                clock += 16.0
+            session.meet()
+        (spent,) = session._learner.counts.spent()
+    assert (spent.computing, spent.between, spent.meetings, spent.own) == (6 * 4.0, 3 * 16.0, 0.0, 72.0)
+
+
 def test_a_disk_that_cannot_be_written_is_not_its_business(tmp_path: Path) -> None:
     with LiveFile(tmp_path / "nowhere", 2, 1000) as file:
         file.train(0, 0)
@@ -269,6 +363,7 @@ def test_a_glance_tells_who_lives_and_what_each_has_trained() -> None:
     assert [lost.rank for lost in glances[-1].lost] == [1]
     assert all(sum(glance.learner_frames) == glance.frames for glance in glances)
     assert glances[-1].consensus_distance is not None
+    assert all(one.computing >= 0.02 * one.steps > 0 for one in glances[-1].spent)
 
 
 @pytest.mark.parametrize("parameters", [1, 37, 2048, 16_384, 100_003])

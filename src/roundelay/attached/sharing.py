@@ -128,11 +128,13 @@ class Drawing(Iterator[Any]):
             self._shared.begin(self)
         self._note_trained()
         self._asked += 1
-        while not self._ended:
+        # A loader with workers asks again as often as it has drawn ahead: by then a learner may have died that had.
+        while not self._ended or self._shared.draws_late:
             number, shared = self._next_number()
             if number is None:
-                self._ended = True
-                self._shared.ended(self._asked - 1)
+                if not self._ended:
+                    self._ended = True
+                    self._shared.ended(self._asked - 1)
                 break
             self._drawn.append(drawn := _Drawn(number, shared, True))
             item = self._fetch(number)
@@ -320,6 +322,11 @@ class Shared(Sampler[Any]):
     def group(self) -> Group | None:
         """The processes of this learner, if it has several."""
         return self._learner.group
+
+    @property
+    def draws_late(self) -> bool:
+        """True if minibatches of a dead learner may be drawn from a pass that had none left before."""
+        return not (self._synchronous or self._learner.left) and self.group is None
 
     @property
     def segment(self) -> int:

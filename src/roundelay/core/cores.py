@@ -56,6 +56,15 @@ def cores() -> int:
     return may_run_on if granted is None else max(1, min(may_run_on, int(granted.cores)))
 
 
+def coreless_seconds() -> float:
+    """Return the seconds for which this thread was ready to run, and others had its cores; 0 where the kernel does not
+    tell."""
+    try:
+        return int(Path("/proc/thread-self/schedstat").read_bytes().split()[1]) / 1e9
+    except (OSError, ValueError, IndexError):
+        return 0.0
+
+
 def _around(mount: Path, path: str) -> list[Path]:
     """Return the folders of a control group and of those around it, as far as the container shows them."""
     inner = [part for part in path.split("/") if part and part != ".."]

@@ -17,6 +17,7 @@ from roundelay.core.checksums import Damaged, read_sums, with_checksums
 from roundelay.core.errors import UserError
 from roundelay.core.files import json_line
 from roundelay.core.records import known
+from roundelay.core.slow import Spent
 
 TRAINING, EVALUATING, STARTING = "training", "evaluating", "starting"
 _REMEDY = "Delete it; a living run writes it again."
@@ -70,6 +71,7 @@ class Live:
     learner_idle_s: list[float] = field(default_factory=list)  # since the last minibatch was counted
     lost: list[LostSeen] = field(default_factory=list)
     hosts: list[HostSeen] = field(default_factory=list)
+    spent: list[Spent] = field(default_factory=list)  # in the last minute or two
     label: str = ""  # of a session of a user's loop, whose steps are counted: its strategy, in words
     steps: int = 0  # of such a session, of all learners
 
@@ -82,6 +84,7 @@ class Live:
         """Return the state in a mapping from `to_json`; unknown keys are ignored."""
         fields = known(cls, value)
         fields["lost"] = [LostSeen(**known(LostSeen, one)) for one in value.get("lost", ())]
+        fields["spent"] = [Spent(**known(Spent, one)) for one in value.get("spent", ())]
         fields["hosts"] = [HostSeen(**known(HostSeen, one)) for one in value.get("hosts", ())]
         return cls(**fields)
 

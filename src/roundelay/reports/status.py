@@ -24,6 +24,7 @@ from roundelay.core.records import (
     of_kind,
     read_events,
 )
+from roundelay.core.slow import slow
 from roundelay.reports.numbers import MISSING, percent, plain, seconds, short
 from roundelay.reports.runs import Wording, together, wording_of
 
@@ -204,6 +205,8 @@ def headline(status: Status) -> list[str]:
         lines.append(f"last checkpoint: {status.checkpoint.file}")
     for one in status.lost:
         lines.append(f"lost: learner {one.rank}, {one.reason}" + ("; another is starting" if one.replaced else ""))
+    if live is not None:
+        lines += [f"{sentence[0].upper()}{sentence[1:]}" for sentence in slow(live.spent).values()]
     if status.deaths:
         lines.append(f"{status.deaths} death{'s' * (status.deaths > 1)} recorded since the run began")
     return lines

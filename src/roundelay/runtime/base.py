@@ -23,6 +23,7 @@ from roundelay.core.epochs import EpochPlan
 from roundelay.core.errors import UserError
 from roundelay.core.live import HostSeen
 from roundelay.core.rates import LearnersRate, Warmup
+from roundelay.core.slow import Spent
 from roundelay.core.state import Statistics
 from roundelay.learner.base import Task
 from roundelay.runtime.gathering import Gathered
@@ -274,6 +275,9 @@ class Counts:
     update_s: NDArray[np.float64]  # (L,) in the strategy's own code: local updates, and its work on replies
     exchange_s: NDArray[np.float64]  # (L,) exchanging and fetching, waits for a busy row included
     mean_s: NDArray[np.float64]  # (L,) in means, waits for the others included
+    between_s: NDArray[np.float64]  # (L,) in draws, and in the user's loop between two steps: waits for batches
+    meeting_s: NDArray[np.float64]  # (L,) at meetings, outside of means, waits for the others included
+    coreless_s: NDArray[np.float64]  # (L,) of all these: ready to run, while others had the cores
     means: NDArray[np.int64]  # (L,) means taken part in
 
     @classmethod
@@ -296,6 +300,12 @@ class Counts:
                 for name, array in vars(self).items()
             }
         )
+
+    def spent(self) -> tuple[Spent, ...]:
+        """Return what each learner's seconds were spent on."""
+        computing = self.gradient_s + self.update_s
+        tables = (self.steps, computing, self.between_s, self.exchange_s, self.mean_s, self.meeting_s, self.coreless_s)
+        return tuple(map(Spent, *(table.tolist() for table in tables)))
 
     def clear(self) -> None:
         """Set all counts to zero."""
@@ -381,6 +391,7 @@ class Glance:
     steps: int = 0  # minibatches applied
     gradient_norm_sum: float = 0.0  # of gradients that were measured
     gradient_norms: int = 0  # how many were
+    spent: tuple[Spent, ...] = ()  # seconds by rank, where they are real
 
     @classmethod
     def of(cls, counts: Counts, learners_alive: int, **known: Any) -> "Glance":

@@ -493,7 +493,9 @@ class ClockedEngine(Engine):
             begun = begun.handle.pending[0]
         elif isinstance(begun, MEANS):
             counts.means[rank] += 1
-        if not isinstance(begun, Draw):
+        if isinstance(begun, Draw):
+            counts.between_s[rank] += elapsed
+        else:
             spent = counts.mean_s if isinstance(begun, MEANS) else counts.exchange_s
             spent[rank] += elapsed - gradient
         return reply

@@ -18,11 +18,14 @@ from roundelay.core.live import (
     whoami,
     write_live,
 )
+from roundelay.core.slow import Spent
 from roundelay.runtime.base import Glance, wall_clock
 from roundelay.runtime.clocks import unix_clock
 
 EVERY_SECONDS = 5.0
 """Seconds between two writings while only numbers change."""
+SPENT_SECONDS = 60.0
+"""Learners' seconds are of the last so many, or up to twice as many."""
 AT_MOST_EVERY = 1.0
 """Fewest seconds between writings when more changes: epochs of toy problems take milliseconds."""
 
@@ -44,10 +47,11 @@ class LiveFile:
         self._before: tuple[float, int, Sequence[int]] | None = None  # time, frames, and by rank, when last written
         self._seen: dict[int, tuple[int, float]] = {}  # by rank: frames, and since when so many
         self._done = 0  # frames of this epoch in earlier segments
+        self._marks: list[tuple[float, Sequence[Spent]]] = []  # the last two minutes' beginnings: time, and by rank
 
     def train(self, epoch: int, done: int) -> None:
         """Note that training of an epoch begins, or goes on after `done` frames of it."""
-        self._done, self._before, self._seen = done, (wall_clock(), 0, ()), {}
+        self._done, self._before, self._seen, self._marks = done, (wall_clock(), 0, ()), {}, []
         self._change(doing=TRAINING, epoch=epoch, epoch_frames=done, lost=[])
 
     def look(self, glance: Glance) -> None:
@@ -74,6 +78,7 @@ class LiveFile:
             lost=lost,
             hosts=hosts,
             learner_idle_s=[round(now - since, 3) for _, since in self._seen.values()],
+            spent=self._spent(now, glance.spent),
         )
         if now - self._written >= (AT_MOST_EVERY if self._changed else EVERY_SECONDS):
             done = glance.steps if session else glance.frames
@@ -102,6 +107,12 @@ class LiveFile:
         seconds = max(now - then, 1e-9)
         each = [round((n - b) / seconds, 3) for n, b in zip(by_rank, before or [0] * len(by_rank), strict=True)]
         return {"frames_per_second": round((done - frames) / seconds, 3), "learner_speed": each}
+
+    def _spent(self, now: float, spent: Sequence[Spent]) -> list[Spent]:
+        """Return what learners have spent since the minute before this one began, or since the first look."""
+        if not self._marks or now - self._marks[-1][0] >= SPENT_SECONDS:
+            self._marks = [*self._marks[-1:], (now, spent or ())]
+        return [one.since(before) for one, before in zip(spent, self._marks[0][1], strict=True)]
 
     def _change(self, **fields: Any) -> None:
         self._now, self._changed = dataclasses.replace(self._now, **fields), True

@@ -15,7 +15,6 @@ Legend: P parameters, L learners.
 
 import itertools
 import logging
-import time
 from collections.abc import Callable, Sequence
 from contextlib import nullcontext, suppress
 from functools import partial
@@ -113,9 +112,10 @@ class AttachedLearner:
         terms.strategy.check(world.learners)
         self.rank, self.learners, self.strategy, self._terms = world.rank, world.learners, terms.strategy, terms
         self._nothing = (False,) * terms.tensors
-        slow = {one.rank: one for one in map(parse_straggler, stragglers())}
-        self.straggler, self._shown_at = slow.get(world.rank), 0.0
+        self.straggler = {one.rank: one for one in map(parse_straggler, stragglers())}.get(world.rank)
+        self._shown_at = 0.0
         self._gone, self._segment, self._next_look = False, 1, 0.0
+        self._done_at = 0.0  # end of the loop's last step; 0: it has met others since
         self._membership: Membership | None = None
         self._beside: list[BetweenSteps] = []
         self._patience = Patience(world.rank, terms.patience_seconds, self._look)
@@ -138,9 +138,7 @@ class AttachedLearner:
                 if not self.late:
                     members.enter()
                 entrance.share(rendezvous)
-                living: Sequence[int] = world.first
-                if self.late:
-                    living = self._come_back(access, rendezvous)
+                living = self._come_back(access, rendezvous) if self.late else world.first
             self._row_host, self._host_process = entrance.row_host, entrance.host_process
             self.agreed = self.late or entrance.agrees(access)
             """Did this learner come with rank 0's weights and buffers?"""
@@ -194,14 +192,11 @@ class AttachedLearner:
             self._here if self._several else None,
             {name: fact for name, fact in entrance.facts.items() if name != "record"},
             lambda rank: self._members.died(rank, NEEDED),
-            self._finish_deferred,
+            lambda: self._engine.finish_deferred(),  # noqa: PLW0108  it is made later
         )
         record = open_record(self._terms.record, self._terms.repeats, place, entrance.late)
         access.trace = access.rows[self.rank].trace = record.row_trace
         return record
-
-    def _finish_deferred(self) -> None:
-        self._engine.finish_deferred()
 
     def _adopt(self, access: ArenaAccess, source: int) -> None:
         """Begin with the state of learner `source` of this host, but with the centre as row if that is here."""
@@ -309,13 +304,13 @@ class AttachedLearner:
         """
         engine, asked = self._engine, self._engine.pending
         if not isinstance(asked, GRADIENTS):
+            self.arena.counts.between_s[self.rank] += self._done_at and wall_clock() - self._done_at
             if asked is None:
                 self._start()
             self._update.begin_round(self._segment)
             self._work.hand_out(NUMBERLESS)
             self._go_on()
-            if self.straggler is not None:
-                self._shown_at = wall_clock()
+            self._shown_at = wall_clock()
             asked = engine.pending
         assert isinstance(asked, GRADIENTS)
         return asked.at.vector
@@ -331,7 +326,8 @@ class AttachedLearner:
         assert isinstance(self._engine.pending, GRADIENTS)
         if self.straggler is not None:
             pause((self.straggler.factor - 1) * (wall_clock() - self._shown_at) + self.straggler.seconds)
-        now = time.monotonic()
+        now = wall_clock()
+        self.arena.counts.gradient_s[self.rank] += now - self._shown_at
         if now >= self._next_look:
             self._next_look = now + BETWEEN_LOOKS_SECONDS
             self._look()
@@ -344,6 +340,7 @@ class AttachedLearner:
         self._work.hand_in(examples, lay_out)
         self._go_on()
         self.me.snapshot()
+        self._done_at = wall_clock()
 
     def answer_nothing(self, skip: bool = False) -> None:
         """Answer the strategy with an empty minibatch. With `skip`, it stands for one whose gradient overflowed: where
@@ -402,6 +399,7 @@ class AttachedLearner:
         """
         members, arena, needed = self._members, self.arena, self._terms.needs_all
         members.meetings.begin(kind)
+        counts, began = arena.counts, wall_clock() - arena.counts.mean_s[self.rank]
         attendance = arena.view(Attendance)
         attendance.cut[self.rank] = 0 if self.giver is None else self.giver.cut
         if shown is not None:
@@ -412,6 +410,8 @@ class AttachedLearner:
         self._idling.begin()
         members.meet("all learners to end the segment", needed)
         self._idling.end()
+        self._done_at = 0.0
+        counts.meeting_s[self.rank] += wall_clock() - counts.mean_s[self.rank] - began
         self._around.conduct(int(attendance.met[self.rank]))
         self._compare(members.living)
         read()
@@ -446,6 +446,7 @@ class AttachedLearner:
         while True:
             everybody = not self._to_come(comrades)  # before the rounds are read
             if rounds[mine] < max(rounds[rank] for rank in comrades):
+                self._done_at = 0.0
                 self.begin_step()
                 self.answer_nothing()
                 self._idling.look()

@@ -6,6 +6,7 @@ by the first one's process.
 Legend: L learners.
 """
 
+import logging
 import math
 from collections.abc import Callable, Sequence
 from dataclasses import replace
@@ -14,6 +15,7 @@ from typing import final
 
 from roundelay.core.errors import UserError
 from roundelay.core.live import ENDED_WELL, INTERRUPTED, RUN_FAILED, HostSeen
+from roundelay.core.slow import LOST_SECONDS, slow
 from roundelay.runtime.attached.membership import CLOSED, ENDED, FAILED, MANNERS, Attendance, BetweenSteps
 from roundelay.runtime.base import Glance, Lost, wall_clock
 from roundelay.runtime.launch.world import LIVE
@@ -21,6 +23,8 @@ from roundelay.runtime.live import LiveFile
 from roundelay.runtime.procs.cluster_rows import glanced_distance
 from roundelay.runtime.procs.memory.arena import Arena
 from roundelay.strategies.base import Strategy
+
+log = logging.getLogger("roundelay")
 
 YET_TO_COME = "no process has taken its place yet"
 LIVE_LOOK_SECONDS = 1.0
@@ -66,14 +70,19 @@ class SessionLive(BetweenSteps):
         self._file = LiveFile(
             Path(folder), learners, label=f"{strategy.label}, {learners} learner{'s' * (learners > 1)}"
         )
-        self._next_look = wall_clock()
+        self._next_look, self._said = wall_clock(), set[int]()
 
     def look(self) -> None:
         now = wall_clock()
         if now >= self._next_look:
             self._next_look = now + LIVE_LOOK_SECONDS
             if self._writes():
-                self._file.look(self._glance())
+                glance = self._glance()
+                self._file.look(glance)
+                for rank, sentence in slow(glance.spent, LOST_SECONDS).items():
+                    if rank not in self._said:
+                        self._said.add(rank)
+                        log.warning("%s", sentence)
 
     def close(self, manner: int) -> None:
         others = self._arena.liveness.alive.any()
@@ -102,6 +111,7 @@ class SessionLive(BetweenSteps):
             consensus_distance=self._distance(there, hosts),
             hosts=tuple(hosts),
             steps=sum(steps),
+            spent=counts.spent(),
         )
 
     def _distance(self, living: Sequence[int], hosts: Sequence[HostSeen]) -> float | None:

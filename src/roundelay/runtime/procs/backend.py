@@ -12,6 +12,7 @@ from typing import Any
 
 from torch import Tensor
 
+from roundelay.core.cores import coreless_seconds
 from roundelay.core.effects import Effect, Gather, Grad, GradMean, Mean, Mix, Reach
 from roundelay.core.flat import WHOLE
 from roundelay.core.state import Gradient, Minibatch, Statistics
@@ -24,6 +25,9 @@ from roundelay.runtime.procs.coordination.gatherings import Attendee, Next
 from roundelay.runtime.procs.coordination.means import Means
 from roundelay.runtime.procs.memory.vectors import ArenaAccess, Vectors
 from roundelay.runtime.rows import Row, reach
+
+CORELESS_SECONDS = 0.1
+"""Interval between looks for time without a core."""
 
 
 class LearnerWork(ABC):
@@ -60,6 +64,7 @@ class ArenaBackend(ClockedBackend):
         self._alive, self._doing = access.arena.liveness.alive, access.arena.activity.doing
         self._centre, self._patience = access.arena.layout.learners, access.patience
         self._attendee, self._at_once = Attendee(access.arena, access.rank), work.at_once
+        self._coreless = self._next_look = 0.0
 
     now = staticmethod(time.monotonic)
 
@@ -80,6 +85,9 @@ class ArenaBackend(ClockedBackend):
 
     def settle(self, statistics: Statistics) -> None:
         queue.settle(self._arena, self._rank, statistics)
+        if (now := self.now()) >= self._next_look:
+            before, self._coreless, self._next_look = self._coreless, coreless_seconds(), now + CORELESS_SECONDS
+            self._arena.counts.coreless_s[self._rank] += self._coreless - before
 
     # Means ------------------------------------------------------------------------------------------------------------
 
@@ -123,6 +131,7 @@ class ArenaBackend(ClockedBackend):
     def begin_segment(self, opens: bool = False) -> None:
         """Begin a segment at the model of the last gathering; with `opens`, where no parent does, open a gathering."""
         self._attendee.begin(opens)
+        self._coreless = coreless_seconds()
 
     def admits(self, effect: Gather) -> bool:
         return self._attendee.admits(effect)

@@ -349,6 +349,7 @@ class ProcsRuntime(Runtime):
             learner_frames=tuple(counts.frames.tolist()),
             lost=() if self._deaths.policy == "stop" else tuple(self.processes.lost),  # else it ends, and says so
             consensus_distance=self.cluster_rows.glanced_distance() if self.alone else None,
+            spent=counts.spent(),
         )
 
     def _stop(self) -> None:
