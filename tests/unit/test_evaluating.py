@@ -18,7 +18,7 @@ from roundelay_speech.packed.transcripts import in_words_of
 WORDS = Lexicon({"YES": (("Y",),), "NO": (("N",),)})
 MODEL: Any = SimpleNamespace(lexicon=WORDS)
 SAID = Utterance("a", "a", "a.wav", 0.0, 1.0, 0, 8000, 8000, "s", "yes, No. -- YES")
-HEARD: Any = {"a": SimpleNamespace(words=("YES", "NO", "YES"), timed=())}
+HEARD: Any = {"a": SimpleNamespace(words=("YES", "NO", "YES"), timed=(), adapted=True)}
 
 
 @pytest.fixture(autouse=True)
