@@ -47,11 +47,17 @@ class Loop:
             loader: DataLoader[Any] = DataLoader(data, batch_sampler=self.sampler)
             for number, (numbers,) in enumerate(loader):
                 torch.autograd.backward(self.model(numbers[:, None].float() / EXAMPLES).mean())
+                if (epoch, number) == (0, 1):  # so that each has a state of its optimizer to save
+                    until(self.all_have_trained)
                 if epoch == 1 and number == (0 if self.session.came_back else 1):
                     self.trouble()
                 self.session.step()
                 self.trained += [[epoch, one] for one in numbers.tolist()]
             self.session.save(self.folder / "saves")
+
+    def all_have_trained(self) -> bool:
+        steps = self.session.summary()["steps"]
+        return all(own for rank, own in enumerate(steps) if self.victims.get(rank) != "joins")
 
     def trouble(self) -> None:
         """The others wait until the victims are back, and who joins is there: so there is something left to train."""

@@ -5,6 +5,8 @@ import socket
 import subprocess
 from collections.abc import Iterator
 from dataclasses import replace
+from functools import partial
+from unittest.mock import Mock
 
 import pytest
 
@@ -50,6 +52,34 @@ def test_a_session_has_ended_where_a_host_has_left_it_and_none_leads(router: Rou
     other = Voter(2, "a life", ("127.0.0.1", 9))
     say_who_leads(router.listener, 0, other, 0)
     assert first.leader() == other, "whoever has left it, it goes on"
+
+
+def test_a_first_host_begins_no_session_while_another_is_silent_that_may_lead(monkeypatch: pytest.MonkeyPatch) -> None:
+    """It stands still when it is asked first, and says later that it leads; or says nothing for as long as hosts are
+    waited for, or is refused, where no process listens."""
+    monkeypatch.setattr(finding, "ask", partial(finding.ask, within=0.2))
+    peer = "127.0.0.1", free_port()
+    where = replace(place((1, 1), 0, free_port()), peers=(peer,))
+    search, routers = Search(where, TERMS, 0, "a life"), list[Router]()
+
+    def answer_later() -> None:
+        with silent:
+            kept = [silent.accept()[0] for _ in range(2)]  # connections, of which the second is of another round
+        for one in kept:
+            one.close()
+        routers.append(open_router(replace(place((1, 1), 1, 0), listen=peer), TERMS))
+        say_who_leads(routers[0].listener, 0, Voter(1, "another life", peer), 1)
+
+    silent = socket.create_server(peer)
+    silent.settimeout(60)
+    with meanwhile(answer_later):
+        assert search.another_leads()
+    routers[0].close()
+    with socket.create_server(peer):
+        assert not Search(where, replace(TERMS, host_patience=0.5), 0, "a life").another_leads()
+    monkeypatch.setattr(Search, "leader", once := Mock(wraps=search.leader))
+    assert not search.another_leads()
+    assert once.call_count == 1
 
 
 def test_who_looks_for_a_leader_says_so_once(

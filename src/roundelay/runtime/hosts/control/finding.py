@@ -135,17 +135,22 @@ def say_who_leads(listener: Listener, session: int, leader: Voter, term: int) ->
     listener.say(leader=(session, term, leader.rank, leader.life, leader.address))
 
 
-def ask_all(place: HostPlace, terms: HostTerms, own: str) -> list[HostHello]:
-    """Return the hellos of all known hosts that answer, except that of this process, whose life is `own`."""
+def ask_all(place: HostPlace, terms: HostTerms, own: str) -> tuple[list[HostHello], bool]:
+    """Return the hellos of all known hosts that answer, except that of this process, whose life is `own`; and whether
+    some are silent, so that they may live: where no process listens, it is refused."""
 
-    def one(address: Address) -> HostHello | None:
-        with suppress(LinkError):
+    def one(address: Address) -> HostHello | bool:
+        try:
             return ask(address, place, terms)
-        return None
+        except LinkTimeout as error:
+            return not isinstance(error.__cause__, ConnectionRefusedError)
+        except LinkError:
+            return False
 
     everybody = dict.fromkeys([(place.address, place.port), *place.peers])
     with ThreadPoolExecutor(len(everybody)) as pool:
-        return [hello for hello in pool.map(one, everybody) if hello is not None and hello.life != own]
+        said = list(pool.map(one, everybody))
+    return [hello for hello in said if not isinstance(hello, bool) and hello.life != own], True in said
 
 
 @final
@@ -159,6 +164,7 @@ class Search:
 
     def __init__(self, place: HostPlace, terms: HostTerms, session: int, own: str) -> None:
         self._place, self._terms, self._session, self._own = place, terms, session, own
+        self._silent = False  # were there hosts, when all were asked last, that neither answered nor refused?
 
     def leader(self) -> Voter | None:
         """Return the leader that the other hosts name; None if they name none.
@@ -166,7 +172,7 @@ class Search:
         Raises:
             UserError: no host names a leader, and the session has ended on one of them.
         """
-        hellos = ask_all(self._place, self._terms, self._own)
+        hellos, self._silent = ask_all(self._place, self._terms, self._own)
         found = leader_of(hellos, self._session)
         over = [hello.first for hello in hellos if hello.ended >= self._session]
         if found is None and over:
@@ -190,16 +196,20 @@ class Search:
             time.sleep(ASK_AGAIN_SECONDS)
 
     def another_leads(self) -> bool:
-        """Return True if another host leads the session that the first one would begin.
+        """Return True if another host leads the session that the first one would begin. A host that is silent counts as
+        one that follows nobody after `host_patience`.
 
         Raises:
             UserError: the session has ended; or the other hosts still follow another process of this host.
         """
-        deadline = time.monotonic() + self._terms.patience_seconds
-        while (found := self.leader()) is not None:
-            if found.rank != self._place.ranks[0]:
+        begun = time.monotonic()
+        while (found := self.leader()) is not None or self._silent:
+            if found is not None and found.rank != self._place.ranks[0]:
                 return True
-            if time.monotonic() > deadline:
+            waited = time.monotonic() - begun
+            if found is None and waited > self._terms.host_patience:
+                break
+            if found is not None and waited > self._terms.patience_seconds:
                 raise UserError(
                     f"rank {found.rank}: other hosts follow another process of this host, at "
                     f"{found.address[0]}:{found.address[1]}, since {self._terms.patience_seconds:g} s. Has it been "

@@ -53,7 +53,7 @@ def look_for(voter: Voter, place: HostPlace, terms: HostTerms) -> PeerState:
     """Return the state of the process of `voter`; it has ended also if its host was started again, at any address."""
     found = inquire(voter.address, place, terms, {"first": voter.rank, "life": voter.life})
     if found is PeerState.SILENT and place.peers:
-        hellos = ask_all(place, terms, "")
+        hellos, _ = ask_all(place, terms, "")
         if any(hello.first == voter.rank and hello.life != voter.life for hello in hellos):
             return PeerState.ENDED
     return found
