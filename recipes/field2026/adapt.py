@@ -4,9 +4,9 @@
     python recipes/field2026/adapt.py RUN... [--rates 0.001,0.002,...] [--scale 0.1]
 
 Of each speaker's utterances every second one is trained on and the others are judged, then the other way round, so that
-all are judged once. As `roundelay finetune` does by default: Adam, ten epochs of 256 frames, a rate that falls to nothing
-along a line, the first layer alone. Labels are those of the alignment, made with the transcripts. With one rate, words are
-decoded as well. RUN/adaptation.json has what is done, which is not done again.
+all are judged once. As `roundelay finetune` does by default: Adam, ten epochs of 256 frames, a rate that falls to
+nothing along a line, the first layer alone. Labels are those of the alignment, made with the transcripts. With one
+rate, words are decoded as well. RUN/adaptation.json has what is done, which is not done again.
 """
 
 import argparse
@@ -117,7 +117,9 @@ def main() -> None:
     """Adapt the runs that are named, and print a line for each."""
     parser = argparse.ArgumentParser(description=__doc__.split("\n")[0])
     parser.add_argument("run", type=Path, nargs="+")
-    parser.add_argument("--rates", default="0.002", help="of Adam, at first; with several, of dev alone and without words")
+    parser.add_argument(
+        "--rates", default="0.0001", help="of Adam, at first; with several, of dev alone and without words"
+    )
     parser.add_argument("--scale", type=float, default=0.1, help="of acoustic scores in the search (default: 0.1)")
     options = parser.parse_args()
     rates = [float(text) for text in options.rates.split(",")]

@@ -1,14 +1,14 @@
 #!/usr/bin/env python
-"""Learners whose speakers are their own, and that differ in speed: async-diloco with remedies for late reports, beside it
-plain and beside diloco, in the simulator with real gradients.
+"""Learners whose speakers are their own, and that differ in speed: async-diloco with remedies for late reports, beside
+it plain and beside diloco, in the simulator with real gradients.
 
     python recipes/field2026/speakers.py --data data/an4 --alignment exp/an4/alignment --out exp/an4/speakers \
         --rates 0.05,0.1,0.2 --seeds 3 STRATEGY... [--shared] [SECTION.KEY=VALUE ...]
 
 Speakers are cut, in the order of their names, into four parts of about equally many frames; in AN4 the first has women
-alone. Learner l draws minibatches of part l alone, as often as it comes for one, and an epoch ends when as many are drawn
-as in a training of one learner; --shared: all draw from all speakers. The speeds of the four are SPEEDS. The learning rate is
-chosen on dev under seed 0 and judged under the seeds that follow. What is done is not done again.
+alone. Learner l draws minibatches of part l alone, as often as it comes for one, and an epoch ends when as many are
+drawn as in a training of one learner; --shared: all draw from all speakers. The speeds of the four are SPEEDS. The
+learning rate is chosen on dev under seed 0 and judged under the seeds that follow. What is done is not done again.
 """
 
 import argparse
@@ -52,7 +52,7 @@ class OwnSpeech(Work):
 
 
 def by_speakers(examples: FrameExamples, plan: EpochPlan) -> NDArray[np.int64]:
-    """Return an order of an epoch in which the minibatches of learner l have frames of the l-th part of speakers alone."""
+    """Return an order of an epoch in which minibatches of learner l have frames of the l-th part of speakers alone."""
     everything = np.arange(plan.examples)
     _, utterances = examples._runs["train"].locate(everything)
     speaker = examples._store.speaker_indices[utterances]
@@ -106,8 +106,15 @@ def main() -> None:
         FrameExamples.order = by_speakers  # type: ignore[assignment,method-assign]
     cluster = options.out / "cluster.yaml"
     options.out.mkdir(parents=True, exist_ok=True)
-    cluster.write_text(yaml.safe_dump({"nodes": [{"learners": 1, "speed": speed} for speed in SPEEDS], "exchange": 0.005}))
-    data = [f"corpus={options.data}", f"alignment={options.alignment}", "training.runtime=sim", f"cost.cluster={cluster}"]
+    cluster.write_text(
+        yaml.safe_dump({"nodes": [{"learners": 1, "speed": speed} for speed in SPEEDS], "exchange": 0.005})
+    )
+    data = [
+        f"corpus={options.data}",
+        f"alignment={options.alignment}",
+        "training.runtime=sim",
+        f"cost.cluster={cluster}",
+    ]
     folder = options.out / ("shared" if options.shared else "own")
     for strategy in named:
         train(strategy, options.rates, options.seeds, [*data, *given], folder)

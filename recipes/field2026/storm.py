@@ -3,10 +3,10 @@
 
     python recipes/field2026/storm.py [--learners 16] [--down 60] [--seeds 5] [STRATEGY...]
 
-Each learner works for times drawn from an exponential distribution, and is away for DOWN seconds after each. The mean is
-chosen so that all learners are there in 27 % of the time: the goodput of a synchronous training that waits for all, and
-loses nothing else. Goodput is the minibatches trained over those that all learners, always there, would have trained in
-the same virtual seconds; below it is what the living could have done.
+Each learner works for times drawn from an exponential distribution, and is away for DOWN seconds after each. The mean
+is chosen so that all learners are there in 27 % of the time: the goodput of a synchronous training that waits for all,
+and loses nothing else. Goodput is the minibatches trained over those that all learners, always there, would have
+trained in the same virtual seconds; below it is what the living could have done.
 """
 
 import argparse
@@ -83,7 +83,9 @@ def main() -> None:
         everyone.append(all_there)
         living.append(one)
         for text, shares in found.items():
-            scenario = Scenario(options.learners, options.rounds, cost=CostModel(cluster=cluster), timing_only=True, seed=seed)
+            scenario = Scenario(
+                options.learners, options.rounds, cost=CostModel(cluster=cluster), timing_only=True, seed=seed
+            )
             done = simulate(scenario, [text])[0]
             shares.append(options.rounds * GRADIENT / done.virtual_seconds)
             print(f"  seed {seed} {text}: {shares[-1]:.4f}, {done.lost} deaths {done.died}", flush=True)
