@@ -24,6 +24,7 @@ from roundelay.core.progress import Silent
 from roundelay.core.records import Results
 from roundelay.core.state import Minibatch
 from roundelay.core.streams import stream
+from roundelay.grids.axes import is_override
 from roundelay.grids.grid import Cell, Contenders
 from roundelay.grids.results import CellOutcome, CellState, tuned
 from roundelay.job import Interrupt
@@ -99,8 +100,8 @@ def main() -> None:
     parser.add_argument("--seeds", type=int, default=3)
     parser.add_argument("--shared", action="store_true")
     options = parser.parse_args()
-    named = [text for text in options.strategy if "." not in text.partition("=")[0]]
-    given = [text for text in options.strategy if text not in named]
+    given = list(filter(is_override, options.strategy))
+    named = [text for text in options.strategy if text not in given]
     if not options.shared:
         driver.Work = OwnSpeech  # type: ignore[misc]
         FrameExamples.order = by_speakers  # type: ignore[assignment,method-assign]

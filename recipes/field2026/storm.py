@@ -33,7 +33,7 @@ def storm(learners: int, down: float, mean: float, until: float, seed: int) -> t
     """Return a cluster in a storm, and the shares of `until` seconds in which all are there, and in which one is."""
     deaths, joins, away = [], [], []
     for rank in range(learners):
-        times = stream(seed, "storm", rank).exponential(mean, size=int(4 * until / mean) + 20)
+        times = stream(seed, "storm", rank).exponential(size=int(4 * until / mean) + 20) * mean
         at = 0.0
         for up in times:
             at += float(up)
@@ -73,8 +73,8 @@ def main() -> None:
     parser.add_argument("--rounds", type=int, default=20_000, help="minibatches of a learner (default: 20,000)")
     parser.add_argument("--seeds", type=int, default=5)
     options = parser.parse_args()
-    there = SYNCHRONOUS ** (1 / options.learners) if options.down else 1.0
-    mean = options.down * there / (1 - there)
+    there = SYNCHRONOUS ** (1 / options.learners) if options.down else 1.0  # without a storm
+    mean = options.down * there / (1 - there) if options.down else float("inf")
     print(f"{options.learners} learners, away for {options.down:g} s after {mean:.0f} s on average")
     everyone, living, found = [], [], {text: [] for text in options.strategy}
     for seed in range(options.seeds):
