@@ -118,7 +118,7 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.split("\n")[0])
     parser.add_argument("run", type=Path, nargs="+")
     parser.add_argument(
-        "--rates", default="0.0001", help="of Adam, at first; with several, of dev alone and without words"
+        "--rates", default="0.0003", help="of Adam, at first; with several, of dev alone and without words"
     )
     parser.add_argument("--scale", type=float, default=0.1, help="of acoustic scores in the search (default: 0.1)")
     options = parser.parse_args()

@@ -18,5 +18,5 @@ roundelay compare li2017-dnn --exp "$exp" --learners 1,4 --seeds "${SEEDS:-3}" -
   'schedule={rule: anneal, learning_rate: 0.1, anneal_from: 1, factor: 0.5, max_epochs: 3}' \
   'decode.splits=[dev,test]' decode.order=2 "$@"
 for run in "$exp"/*-seed[1-9]*; do                 # with those that were judged
-  [ ! -f "$run/results.json" ] || python "$(dirname "$0")/adapt.py" "$run" --rates 0.0001
+  [ ! -f "$run/results.json" ] || python "$(dirname "$0")/adapt.py" "$run" --rates 0.0003
 done
