@@ -59,7 +59,7 @@ def test_a_grid_comes_to_a_table_a_file_and_a_page(inside: Path, capsys: pytest.
 
 def test_no_splits_are_decoded_where_none_are_named(inside: Path, capsys: pytest.CaptureFixture[str]) -> None:
     grid = ["--strategies", "ssgd", "--learners", "1", *SIM, "decode.splits=[]"]
-    assert compare("none", *grid) == 0
+    assert compare("undecoded", *grid) == 0
     assert "failed" not in capsys.readouterr().out
     with pytest.raises(UserError, match="splits is empty"):
         counted_split(())
@@ -215,7 +215,7 @@ def test_missing_data_is_said_once_and_nothing_is_begun(
     inside: Path, capsys: pytest.CaptureFixture[str], missing: str
 ) -> None:
     grid = ["--strategies", "ssgd", "--learners", "1,2", "--seeds", "3", "--runtime", "sim", f"{missing}=nowhere"]
-    assert compare("none", *grid) == 2
+    assert compare("undecoded", *grid) == 2
     assert capsys.readouterr().err.count("nowhere") == 1
     assert not (inside / "none").exists()
 

@@ -32,7 +32,7 @@ from roundelay.checkpoint import Room
 from roundelay.core.configure import build
 from roundelay.core.errors import UserError
 from roundelay.core.records import RunStarted
-from roundelay.core.slow import LOST_SECONDS, slow
+from roundelay.core.slow import SLOWED_SECONDS, slow
 from roundelay.runtime.attached.entering import AttachTerms
 from roundelay.runtime.attached.groups import Group, group_of
 from roundelay.runtime.attached.learner import AttachedLearner
@@ -522,7 +522,7 @@ class Session:
         if closing and not traits.synchronous:
             alike = traits.model == "mean" and not self.strategy.weighed
             say_idle({rank: int(steps[rank]) for rank in closing}, rows_count=alike)
-        for sentence in slow(self._learner.counts.spent(), LOST_SECONDS).values() if closing else ():
+        for sentence in slow(self._learner.counts.spent(), SLOWED_SECONDS).values() if closing else ():
             log.warning("%s", sentence)
         if closing:
             different, averaged = self._learner.inputs.different(closing), minibatches_averaged(steps.tolist())

@@ -14,9 +14,9 @@ SLOW = 1.5
 """Multiple of the other learners' median time for a step from which a learner is called slow."""
 WORTH_SAYING = 0.1
 """Least part of the others' time, beyond the learner's own, of a wait for it that is named."""
-LOST_SECONDS = 10.0
+SLOWED_SECONDS = 10.0
 """Seconds that a learner must have lost to its slowness before it is said in a log."""
-OWN = ("computing", "between", "exchanges")
+OWN_KINDS = ("computing", "between", "exchanges")
 """Kinds of a learner's own seconds, in which it does not wait for others."""
 
 
@@ -73,8 +73,8 @@ def slow(spent: Sequence[Spent], lost: float = 0.0) -> dict[int, str]:
 
 def _cause(one: Spent, others: Sequence[Spent]) -> str:
     """Return a sentence, without its end, on the part of the learner's own time that exceeds the others' most."""
-    more = {name: one.a_step(name) - _median(others, name) for name in (*OWN, "coreless")}
-    cause = max(OWN, key=more.__getitem__)
+    more = {name: one.a_step(name) - _median(others, name) for name in (*OWN_KINDS, "coreless")}
+    cause = max(OWN_KINDS, key=more.__getitem__)
     seconds, part = f"{one.a_step(cause):.2g} s", f"{one.part(cause):.0%} of its time"
     if cause == "between":
         return f"It waits for batches, or its loop does other things between steps: {seconds}, {part}"

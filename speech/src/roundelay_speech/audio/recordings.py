@@ -14,7 +14,7 @@ KINDS = frozenset(
     "wav flac mp3 ogg oga opus m4a mp4 aac aif aiff au caf sph w64 wma webm mkv mov amr 3gp wv".split()  # noqa: SIM905
 )
 """Endings of the names of recordings."""
-BESIDE = frozenset(
+TEXT_KINDS = frozenset(
     "txt text lab trn textgrid eaf ctm stm srt vtt json jsonl yaml yml xml csv tsv md html pdf log gz zip".split()  # noqa: SIM905
 )
 """Endings of other files that may well lie beside recordings: texts and lists."""
@@ -34,7 +34,7 @@ def recordings_below(folder: Path) -> list[Path]:
     """
     files = sorted(path for path in folder.rglob("*") if path.suffix and path.is_file())
     paths = [path for path in files if is_recording(path)]
-    others = [path for path in files if path.name[0] != "." and path.suffix.lower()[1:] not in KINDS | BESIDE]
+    others = [path for path in files if path.name[0] != "." and path.suffix.lower()[1:] not in KINDS | TEXT_KINDS]
     if paths and others:
         log.warning(
             "%s: passed over %d file%s, such as %s, whose ending is not known as that of a recording. If it is one, "

@@ -28,7 +28,7 @@ from roundelay_speech.hmm.gmm import CEPSTRA, STD_FLOOR, cepstral_matrix
 from roundelay_speech.hmm.topology import Tying
 from roundelay_speech.packed.folder import PackedAdaptation
 
-ENOUGH_FRAMES = 500
+ENOUGH_FOR_CEPSTRA = 500
 """Frames of a speaker from which mean and deviations of cepstra are known well enough."""
 ENOUGH_SPEECH = 2000
 """Frames of speech from which transforms are those of `roundelay adapt`; those of less are kept near the identity."""
@@ -127,7 +127,7 @@ class Adapting:
         cepstra = np.concatenate([np.zeros((0, turn.shape[1])), *(piece @ turn for piece in pieces)])
         frames = len(cepstra)
         variance = cepstra.var(0) if frames else np.zeros(len(self.how.usual_std))
-        share = 1.0 if exact and frames else min(1.0, frames / ENOUGH_FRAMES)
+        share = 1.0 if exact and frames else min(1.0, frames / ENOUGH_FOR_CEPSTRA)
         variance = share * variance + (1 - share) * np.square(self.how.usual_std)
         plain = SpeakerFrames(
             mean.astype(np.float64) @ turn, np.sqrt(variance) + STD_FLOOR, self.models.projection, self.models.context

@@ -15,7 +15,7 @@ from typing import final
 
 from roundelay.core.errors import UserError
 from roundelay.core.live import ENDED_WELL, INTERRUPTED, RUN_FAILED, HostSeen
-from roundelay.core.slow import LOST_SECONDS, slow
+from roundelay.core.slow import SLOWED_SECONDS, slow
 from roundelay.runtime.attached.membership import CLOSED, ENDED, FAILED, MANNERS, Attendance, BetweenSteps
 from roundelay.runtime.base import Glance, Lost, wall_clock
 from roundelay.runtime.launch.world import LIVE
@@ -79,7 +79,7 @@ class SessionLive(BetweenSteps):
             if self._writes():
                 glance = self._glance()
                 self._file.look(glance)
-                for rank, sentence in slow(glance.spent, LOST_SECONDS).items():
+                for rank, sentence in slow(glance.spent, SLOWED_SECONDS).items():
                     if rank not in self._said:
                         self._said.add(rank)
                         log.warning("%s", sentence)
