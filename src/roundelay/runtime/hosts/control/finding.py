@@ -197,7 +197,7 @@ class Search:
 
     def another_leads(self) -> bool:
         """Return True if another host leads the session that the first one would begin. A host that is silent counts as
-        one that follows nobody after `host_patience`.
+        one that follows no host, after `host_patience`.
 
         Raises:
             UserError: the session has ended; or the other hosts still follow another process of this host.
