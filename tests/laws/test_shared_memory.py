@@ -7,6 +7,7 @@ import platform
 import threading
 import time
 from collections.abc import Callable, Iterator, Sequence
+from contextlib import nullcontext
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -20,7 +21,7 @@ from roundelay.algorithms.elastic import Pull
 from roundelay.core.effects import Exchange
 from roundelay.runtime.attached.between_hosts import BetweenHosts
 from roundelay.runtime.attached.meetings import MeetingTables, SaveTables
-from roundelay.runtime.attached.membership import CLOSED, Attendance, Membership
+from roundelay.runtime.attached.membership import CLOSED, Attendance, LearnerDied, Membership
 from roundelay.runtime.attached.settings import SettingsTables
 from roundelay.runtime.attached.shares import Inputs, InputTables, ShareTables
 from roundelay.runtime.attached.turns import TurnTables
@@ -275,6 +276,21 @@ def attached_learners() -> None:
     together(lambda: learn(0), lambda: learn(1))
     for arena in arenas:
         arena.close()
+
+
+@pytest.mark.parametrize(("rounds", "met"), [(0, 1), (1, 1), (0, 2)])
+def test_a_learner_that_has_begun_and_left_had_attached(rounds: int, met: int) -> None:
+    mine, theirs = two_arenas(LAYOUT)
+    member = Membership(mine, 1, Patience(1, 60), lambda _: None)
+    member.enter()
+    theirs.view(Attendance).met[0], theirs.queue.rounds[0] = met, rounds  # and it lives no more
+    try:
+        with nullcontext() if rounds or met > 1 else pytest.raises(LearnerDied, match="before all learners"):
+            member.gather((0, 1), lambda: None)
+    finally:
+        member.leave(CLOSED)
+        for arena in (mine, theirs):
+            arena.close()
 
 
 @pytest.mark.parametrize("work", [means_of_one_host, means_of_two_hosts, exchanges_of_two_hosts, attached_learners])

@@ -264,7 +264,8 @@ class Membership:
 
         self._patience.until(come, "all learners to attach", (1e-3, 1e-3), missing)
         for rank in ranks:
-            if not self._alive[rank]:
+            has_trained = self._met[rank] > 1 or self._arena.queue.rounds[rank]  # so all had, and this one is late
+            if not (self._alive[rank] or has_trained):
                 raise LearnerDied(rank, "it ended before all learners had attached")
 
     def meet(self, what: str, needed: bool) -> None:
