@@ -21,11 +21,12 @@ from roundelay.algorithms.elastic import Pull
 from roundelay.core.effects import Exchange
 from roundelay.runtime.attached.between_hosts import BetweenHosts
 from roundelay.runtime.attached.meetings import MeetingTables, SaveTables
-from roundelay.runtime.attached.membership import CLOSED, Attendance, LearnerDied, Membership
+from roundelay.runtime.attached.membership import CLOSED, Attendance, Membership
 from roundelay.runtime.attached.settings import SettingsTables
 from roundelay.runtime.attached.shares import Inputs, InputTables, ShareTables
 from roundelay.runtime.attached.turns import TurnTables
 from roundelay.runtime.attached.votes import VoteTables
+from roundelay.runtime.base import LearnerDied
 from roundelay.runtime.hosts.means import MeanLinks
 from roundelay.runtime.procs.coordination import means as procs_means
 from roundelay.runtime.procs.coordination.means import Means
